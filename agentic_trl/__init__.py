@@ -1,0 +1,55 @@
+"""TRL trainers for agents that act over many turns.
+
+Names are imported on first use, so that ``import agentic_trl`` is cheap and the tensor layer
+(``types``, ``ops``, ``algorithms``, ``batching``) never imports TRL.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentic_trl.environments.base import ActionFormat, TextEnv
+    from agentic_trl.environments.registry import make_env, register_env
+    from agentic_trl.trainers.config import AgenticGRPOConfig
+    from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+    from agentic_trl.types import StopReason, Trajectory, Turn
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ActionFormat": "agentic_trl.environments.base",
+    "AgenticGRPOConfig": "agentic_trl.trainers.config",
+    "AgenticGRPOTrainer": "agentic_trl.trainers.grpo",
+    "StopReason": "agentic_trl.types",
+    "TextEnv": "agentic_trl.environments.base",
+    "Trajectory": "agentic_trl.types",
+    "Turn": "agentic_trl.types",
+    "make_env": "agentic_trl.environments.registry",
+    "register_env": "agentic_trl.environments.registry",
+}
+
+__all__ = [
+    "ActionFormat",
+    "AgenticGRPOConfig",
+    "AgenticGRPOTrainer",
+    "StopReason",
+    "TextEnv",
+    "Trajectory",
+    "Turn",
+    "make_env",
+    "register_env",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'agentic_trl' has no attribute {name!r}")
+    try:
+        module = import_module(_HOMES[name])
+    except AttributeError as error:  # `from agentic_trl import name` would hide it
+        raise ImportError(f"{_HOMES[name]} could not be imported: {error}") from error
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,1 @@
+"""One file, one paper: pure functions of tensors, no model, no trainer, no configuration."""

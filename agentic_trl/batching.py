@@ -1,0 +1,257 @@
+"""From trajectories to padded micro-batches: the only file that knows rows, padding and alignment.
+
+Contract:
+
+- ``turn_table`` flattens the turns of trajectories; failed trajectories are not ``valid`` in it.
+- ``build_rows`` gives one row per run of turns whose prompts extend each other, and a new row at each
+  rewrite. A sampled token appears in exactly one row; failed trajectories have no row.
+- ``cut_rows`` sorts rows by length and packs them into micro-batches of at most a number of padded
+  tokens, so that memory does not depend on how long episodes are.
+- ``pad_rows`` is a micro-batch. All tensors are aligned to the token that is scored: position ``t``
+  holds what belongs to ``input_ids[t]``; shifting for next-token prediction is left to the forward.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from agentic_trl.types import StopReason, TokenBatch, TokenKind, Trajectory, Turn, TurnTable
+
+Aggregation = Literal["token", "turn", "trajectory"]
+"""What the loss averages over: tokens, turns of token means, or trajectories of token means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One sequence of the model, not padded: some consecutive turns of one trajectory."""
+
+    trajectory: int
+    """Index of the trajectory in the list that the rows were built from."""
+    input_ids: Int[Tensor, " token"]
+    """Prompt and sampled tokens in the order in which the model saw them."""
+    turn_of_token: Int[Tensor, " token"]
+    """Turn (entry of the list's ``TurnTable``) that sampled the token, -1 elsewhere."""
+    kind: Int[Tensor, " token"]
+    """``TokenKind`` of each token."""
+    sampling_logprob: Float[Tensor, " token"]
+    """Log-probability under the sampler, nats; 0 where not sampled."""
+    token_share: Float[Tensor, " token"]
+    """Part of the averaged unit that the token stands for; 0 where not sampled."""
+    token_advantage: Float[Tensor, " token"]
+    """Advantage of the token; 0 where not sampled or not yet assigned."""
+    old_logprob: Float[Tensor, " token"] | None = None
+    """See ``TokenBatch``."""
+    ref_logprob: Float[Tensor, " token"] | None = None
+    """See ``TokenBatch``."""
+    token_weight: Float[Tensor, " token"] | None = None
+    """See ``TokenBatch``."""
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+
+def turn_table(trajectories: Sequence[Trajectory]) -> TurnTable:
+    """Flatten the turns of trajectories.
+
+    Args:
+        trajectories: Episodes in order; ``group`` is copied as it stands.
+
+    Returns:
+        The table. Its ``score`` is the outcome less the penalties of the turns, so that score and
+        summed rewards agree; failed trajectories have ``valid`` false. State keys become 63-bit
+        hashes, equal on every rank.
+    """
+    turns = [(i, t, turn) for i, one in enumerate(trajectories) for t, turn in enumerate(one.turns)]
+    keys = [-1 if turn.state_key is None else _hash(turn.state_key) for _, _, turn in turns]
+    score = [one.score - sum(turn.penalty for turn in one.turns) for one in trajectories]
+    return TurnTable(
+        trajectory=torch.tensor([i for i, _, _ in turns], dtype=torch.long),
+        step=torch.tensor([t for _, t, _ in turns], dtype=torch.long),
+        reward=torch.tensor([turn.reward for _, _, turn in turns], dtype=torch.float32),
+        length=torch.tensor([len(turn.action_ids) for _, _, turn in turns], dtype=torch.long),
+        group=torch.tensor([one.group for one in trajectories], dtype=torch.long),
+        score=torch.tensor(score, dtype=torch.float32),
+        success=torch.tensor([one.success for one in trajectories], dtype=torch.bool),
+        valid=torch.tensor([not one.failed for one in trajectories], dtype=torch.bool),
+        state=torch.tensor(keys, dtype=torch.long),
+    )
+
+
+def concatenate_tables(tables: Sequence[TurnTable]) -> TurnTable:
+    """Join the tables of several ranks into that of the union.
+
+    Args:
+        tables: Tables in order of rank; groups are global numbers already.
+
+    Returns:
+        One table; trajectory indices are offset, everything else is laid end to end.
+    """
+    columns: dict[str, Tensor | None] = {}
+    for field in fields(TurnTable):
+        parts = [value for t in tables if (value := _column(t, field.name)) is not None]
+        columns[field.name] = torch.cat(parts) if len(parts) == len(tables) else None
+    offsets = torch.tensor([0] + [len(t.group) for t in tables]).cumsum(0)
+    columns["trajectory"] = torch.cat(
+        [t.trajectory + start for t, start in zip(tables, offsets, strict=False)]
+    )
+    return TurnTable(**columns)  # type: ignore[arg-type]
+
+
+def build_rows(
+    trajectories: Sequence[Trajectory],
+    *,
+    aggregation: Aggregation = "token",
+    skip_truncated: bool = False,
+) -> list[Row]:
+    """Lay trajectories out as rows.
+
+    Args:
+        trajectories: Episodes in order; failed ones get no row.
+        aggregation: Unit of the loss, which decides ``token_share``.
+        skip_truncated: Whether episodes that a token or context limit cut get no row either.
+
+    Returns:
+        Rows in order of trajectory and turn; the same episode gives 1 row if its prompts extend
+        each other and up to one row per turn otherwise.
+    """
+    rows: list[Row] = []
+    first_turn = 0
+    for index, trajectory in enumerate(trajectories):
+        if not trajectory.failed and not (skip_truncated and is_truncated(trajectory)):
+            numbered = list(enumerate(trajectory.turns, start=first_turn))
+            starts = [i for i, (_, turn) in enumerate(numbered) if i == 0 or not turn.extends]
+            for start, end in pairwise([*starts, len(numbered)]):
+                part = numbered[start:end]
+                rows.append(_row(index, part, aggregation, trajectory.sampled_tokens))
+        first_turn += len(trajectory.turns)
+    return rows
+
+
+def is_truncated(trajectory: Trajectory) -> bool:
+    """Return whether a token or context limit cut the trajectory or one of its answers.
+
+    Args:
+        trajectory: An episode.
+    """
+    limits = {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW}
+    return trajectory.stop in limits or any(turn.truncated for turn in trajectory.turns)
+
+
+def count_units(rows: Sequence[Row]) -> float:
+    """Return how many averaged units the rows hold: the sum of all token shares.
+
+    Args:
+        rows: All rows of whole trajectories.
+
+    Returns:
+        The number of sampled tokens, of non-empty turns, or of non-empty trajectories.
+    """
+    return float(round(sum(row.token_share.double().sum().item() for row in rows)))
+
+
+def cut_rows(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
+    """Sort rows by length and cut them into micro-batches.
+
+    Args:
+        rows: Any rows.
+        max_tokens: Most padded tokens of a micro-batch; a longer row stands alone.
+
+    Returns:
+        Micro-batches, short rows first; no row is lost or split.
+    """
+    batches: list[list[Row]] = []
+    for row in sorted(rows, key=len):
+        if batches and (len(batches[-1]) + 1) * len(row) <= max_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def pad_rows(rows: Sequence[Row], *, pad_id: int) -> TokenBatch:
+    """Pad rows on the right to a common length.
+
+    Args:
+        rows: Rows of a micro-batch, at least one.
+        pad_id: Token id of the padding.
+
+    Returns:
+        The batch; an optional column is ``None`` if it is so in every row.
+    """
+
+    def pad(name: str, padding: float) -> Tensor | None:
+        values = [value for row in rows if (value := _column(row, name)) is not None]
+        if not values:
+            return None
+        assert len(values) == len(rows), f"only some rows have {name}"
+        return pad_sequence(values, batch_first=True, padding_value=padding)
+
+    lengths = torch.tensor([len(row) for row in rows])
+    columns = {
+        field.name: pad(field.name, {"input_ids": pad_id, "turn_of_token": -1}.get(field.name, 0.0))
+        for field in fields(TokenBatch)
+        if field.name != "attention_mask"
+    }
+    mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+    return TokenBatch(attention_mask=mask, **columns)  # type: ignore[arg-type]
+
+
+def empty_row(pad_id: int) -> Row:
+    """Return a row without sampled tokens, for a rank that has no other.
+
+    Args:
+        pad_id: Any token id.
+    """
+    zeros = torch.zeros(2)
+    return Row(
+        trajectory=0,
+        input_ids=torch.full((2,), pad_id),
+        turn_of_token=torch.full((2,), -1),
+        kind=torch.zeros(2, dtype=torch.long),
+        sampling_logprob=zeros,
+        token_share=zeros,
+        token_advantage=zeros,
+    )
+
+
+def _row(
+    trajectory: int, turns: Sequence[tuple[int, Turn]], aggregation: Aggregation, sampled: int
+) -> Row:
+    ids: list[int] = []
+    turn_of_token: list[int] = []
+    kinds: list[int] = []
+    logprobs: list[float] = []
+    share: list[float] = []
+    for index, turn in turns:
+        given, taken = len(turn.observation_ids), len(turn.action_ids)
+        unit = {"token": 1, "turn": taken, "trajectory": sampled}[aggregation]
+        ids += [*turn.observation_ids, *turn.action_ids]
+        turn_of_token += [-1] * given + [index] * taken
+        kinds += [TokenKind.NOT_SAMPLED.value] * given + list(turn.action_kinds)
+        logprobs += [0.0] * given + list(turn.action_logprobs)
+        share += [0.0] * given + [1.0 / max(unit, 1)] * taken
+    return Row(
+        trajectory=trajectory,
+        input_ids=torch.tensor(ids, dtype=torch.long),
+        turn_of_token=torch.tensor(turn_of_token, dtype=torch.long),
+        kind=torch.tensor(kinds, dtype=torch.long),
+        sampling_logprob=torch.tensor(logprobs, dtype=torch.float32),
+        token_share=torch.tensor(share, dtype=torch.float32),
+        token_advantage=torch.zeros(len(ids)),
+    )
+
+
+def _column(source: TurnTable | Row, name: str) -> Tensor | None:
+    column: Tensor | None = getattr(source, name)
+    return column
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,1 @@
+"""Environments: the base class, the registry, and one file per environment."""

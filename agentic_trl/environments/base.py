@@ -1,0 +1,144 @@
+"""What an environment is: text in, text out, the interface of Gymnasium.
+
+Contract between an environment and the rollout:
+
+- ``reset(seed=..., options=...)`` gives the first observation. ``options`` holds the columns of the
+  dataset row (the task) but for ``seed`` and ``environment``, and ``noise_seed``, which differs
+  between the members of a group: members start from the same state and may draw other noise.
+- ``step(action)`` receives the text inside the action tags, stripped. An answer without an action
+  never reaches the environment: the rollout answers for it and shows the last observation again.
+- An action that cannot be carried out is no error: answer with an observation that says so, reward
+  0, and ``info["invalid_action"] = True``.
+- ``info["success"]`` says whether the goal is reached; without it, success means ``terminated`` and a
+  summed reward of at least ``success_threshold``.
+- Observations are data: whatever they contain, they cannot forge a turn or a special token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFormat:
+    """How an answer is written, and so which of its characters are the action."""
+
+    tag: str = "action"
+    """Name of the tag pair around the action."""
+    reasoning_tag: str = "think"
+    """Name of the tag pair that the instructions propose for reasoning."""
+    words: tuple[str, ...] = ()
+    """The legal actions, if they can be listed; shown in the instructions."""
+    lenient: bool = False
+    """Whether a bare word of ``words`` counts as the action of an answer without tags."""
+
+    def __post_init__(self) -> None:
+        if self.lenient and not self.words:
+            raise ValueError(
+                "ActionFormat(lenient=True) needs `words`: got none, expected the legal actions that "
+                "may stand without tags, for example words=('left', 'right')."
+            )
+
+    def describe(self) -> str:
+        """Return the instruction that tells a model how to answer."""
+        legal = f", one of: {', '.join(self.words)}" if self.words else ""
+        return (
+            f"Answer with <{self.reasoning_tag}>your reasoning</{self.reasoning_tag}>"
+            f"<{self.tag}>your action</{self.tag}>{legal}."
+        )
+
+
+StepResult = tuple[str, float, bool, bool, dict[str, Any]]
+"""Observation, reward, terminated, truncated, info."""
+
+
+class TextEnv(gymnasium.Env[str, str]):
+    """Base class of environments that speak text; Gymnasium's wrappers apply.
+
+    Subclasses define ``reset`` and ``step``; everything else is optional.
+    """
+
+    observation_space: gymnasium.Space[str] = gymnasium.spaces.Text(max_length=1_000_000)
+    action_space: gymnasium.Space[str] = gymnasium.spaces.Text(max_length=100_000)
+
+    instructions: str = ""
+    """The task in words: the system message, followed by ``action_format.describe()``."""
+    action_format: ActionFormat = ActionFormat()
+    """How an answer is written."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start the episode of a task.
+
+        Args:
+            seed: Seed of the task's random choices; the same seed gives the same start.
+            options: Columns of the task, and ``noise_seed``, the seed of the episode's own noise.
+
+        Returns:
+            The first observation and an info dictionary.
+
+        Raises:
+            NotImplementedError: If the subclass does not define it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `reset`.")
+
+    def step(self, action: str) -> StepResult:
+        """Carry out an action.
+
+        Args:
+            action: Text of the action, tags removed, stripped.
+
+        Returns:
+            Observation, reward, terminated (an end of the task itself), truncated (cut, for example
+            by a step limit), info.
+
+        Raises:
+            NotImplementedError: If the subclass does not define it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `step`.")
+
+    def state_key(self) -> str | None:
+        """Return the identity of the current state, equal for equal states of one task.
+
+        Returns:
+            A string, or ``None`` if states cannot be compared (the default).
+        """
+        return None
+
+    @classmethod
+    def make_tasks(cls, count: int, *, split: str, **kwargs: Any) -> Sequence[Mapping[str, Any]]:
+        """Return ``count`` tasks, dataset rows with a ``seed`` and any further columns.
+
+        Args:
+            count: Number of tasks.
+            split: ``"train"`` or ``"eval"``; the two are disjoint.
+            **kwargs: The arguments that the environment is constructed with.
+
+        Returns:
+            Rows for ``reset``: by default seeds from 0 for training, from one million for evaluation.
+        """
+        del kwargs
+        first = 0 if split == "train" else EVAL_SEED_OFFSET
+        return [{"seed": first + index} for index in range(count)]
+
+
+EVAL_SEED_OFFSET = 1_000_000
+"""First seed of evaluation tasks where tasks are seeds alone."""
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """What the rollout needs: a plain class with these two methods is an environment."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Start an episode; see ``TextEnv.reset``."""
+        ...
+
+    def step(self, action: str) -> StepResult:
+        """Carry out an action; see ``TextEnv.step``."""
+        ...

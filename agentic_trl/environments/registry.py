@@ -1,0 +1,287 @@
+"""Names for environments: register one, list them, build one, and read what a trainer was given.
+
+Importing this file imports no environment: the built-in ones are registered by ``"module:Class"``
+strings, which are resolved when an environment is built.
+"""
+
+import difflib
+import functools
+import pkgutil
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentic_trl.environments.base import Environment, TextEnv
+
+EntryPoint = Callable[..., Any] | str
+"""What builds an environment: a class, a factory, or a string ``"module:Class"``."""
+
+DEFAULT_MAX_TURNS = 10
+"""Turns per episode of a class or factory that is not registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """How to build an environment, and what a rollout needs to know about it."""
+
+    id: str
+    """Name, not empty."""
+    entry_point: EntryPoint
+    """A class, a factory, or ``"module:Class"``."""
+    max_turns: int = DEFAULT_MAX_TURNS
+    """Turns after which an episode is cut, 1 or more."""
+    success_threshold: float = 1.0
+    """Summed reward from which a finished episode counts as a success, in units of reward."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for the entry point."""
+    description: str = ""
+    """One line for people."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise ValueError("Got an empty environment id; give a name such as 'FrozenLake-v1'.")
+        if self.max_turns < 1:
+            raise ValueError(
+                f"Environment {self.id!r} got max_turns={self.max_turns}, expected 1 or more; "
+                "give the number of turns after which an episode is cut."
+            )
+        if isinstance(self.entry_point, str) and self.entry_point.count(":") != 1:
+            raise ValueError(
+                f"Environment {self.id!r} got the entry point {self.entry_point!r}, expected "
+                "'module:Class'; put one colon between the module and the name inside it."
+            )
+
+    def load(self) -> Callable[..., Any]:
+        """Return the class or factory, importing its module if the entry point is a string.
+
+        Returns:
+            What builds the environment.
+
+        Raises:
+            ImportError: If the module, or the name inside it, cannot be imported.
+            TypeError: If a class lacks ``reset`` or ``step``, or what was found cannot be called.
+        """
+        entry: Any = self.entry_point
+        if isinstance(entry, str):
+            try:
+                entry = pkgutil.resolve_name(entry)
+            except (ImportError, AttributeError) as error:
+                raise ImportError(
+                    f"The entry point {entry!r} of environment {self.id!r} cannot be imported: "
+                    f"{error}. Install what the module needs, or correct the string."
+                ) from error
+        return _require_builder(entry, self.id)
+
+    def make(self, **kwargs: Any) -> Environment:
+        """Build a fresh environment.
+
+        Args:
+            **kwargs: Arguments for the entry point; they win over those of the spec.
+
+        Returns:
+            A new environment.
+
+        Raises:
+            ImportError: If the entry point cannot be imported.
+            TypeError: If what was built lacks ``reset`` or ``step``.
+        """
+        environment = self.load()(**{**self.kwargs, **kwargs})
+        if not isinstance(environment, Environment):
+            raise TypeError(
+                f"Environment {self.id!r} built an object of type {type(environment).__name__}, "
+                "expected one with the methods `reset` and `step`; define them, or subclass TextEnv."
+            )
+        return environment
+
+    def make_tasks(self, count: int, split: str) -> Sequence[Mapping[str, Any]]:
+        """Return the rows of the environment's own tasks.
+
+        Args:
+            count: Number of tasks, 0 or more.
+            split: ``"train"`` or ``"eval"``.
+
+        Returns:
+            What the class's ``make_tasks`` gives if the entry point is a ``TextEnv``; rows of a
+            ``seed`` alone otherwise.
+
+        Raises:
+            ImportError: If the entry point cannot be imported.
+            TypeError: If a class lacks ``reset`` or ``step``.
+            ValueError: If the environment has fewer distinct tasks, or does not know the split.
+        """
+        entry = self.load()
+        source = entry if isinstance(entry, type) and issubclass(entry, TextEnv) else TextEnv
+        return source.make_tasks(count, split=split, **self.kwargs)
+
+
+def _require_builder(entry: Any, name: str) -> Callable[..., Any]:
+    """Return ``entry`` if it can build an environment.
+
+    Raises:
+        TypeError: If it cannot; the sentence says what to pass.
+    """
+    if isinstance(entry, type) and not issubclass(entry, Environment):
+        raise TypeError(
+            f"Got the class {entry.__name__} as environment {name!r}, expected one with the "
+            "methods `reset` and `step`; define both, or subclass TextEnv."
+        )
+    if isinstance(entry, Environment) and not isinstance(entry, type):
+        raise TypeError(
+            f"Got an instance of {type(entry).__name__} as environment {name!r}, expected its class "
+            "or a factory, since every episode needs a fresh one; pass the class itself."
+        )
+    if not callable(entry):
+        raise TypeError(
+            f"Got an object of type {type(entry).__name__} as environment {name!r}, which has no "
+            "`reset` and `step`; pass a registered id, a class with both methods, or a factory."
+        )
+    builder: Callable[..., Any] = entry
+    return builder
+
+
+_REGISTRY: dict[str, EnvSpec] = {}
+
+
+def register_env(
+    id: str,
+    entry_point: EntryPoint,
+    *,
+    max_turns: int,
+    success_threshold: float = 1.0,
+    description: str = "",
+    **kwargs: Any,
+) -> EnvSpec:
+    """Give an environment a name; the same registration twice is allowed.
+
+    Args:
+        id: The name, by convention ``Name-v1``.
+        entry_point: A class, a factory, or ``"module:Class"``, imported at the first use.
+        max_turns: Turns after which an episode is cut, 1 or more.
+        success_threshold: Summed reward from which a finished episode counts as a success.
+        description: One line for people.
+        **kwargs: Arguments for the entry point.
+
+    Returns:
+        The registered spec.
+
+    Raises:
+        TypeError: If the entry point is an instance or a class without ``reset`` and ``step``.
+        ValueError: If the name is taken by other content, or an argument is out of range.
+    """
+    spec = EnvSpec(id, entry_point, max_turns, success_threshold, kwargs, description)
+    if not isinstance(entry_point, str):
+        _require_builder(entry_point, id)
+    known = _REGISTRY.setdefault(id, spec)
+    if known != spec:
+        raise ValueError(
+            f"The environment id {id!r} is already registered with other content: got {spec}, "
+            f"expected {known}; choose another id, for example a higher version number."
+        )
+    return known
+
+
+def registered_envs() -> tuple[str, ...]:
+    """Return the registered ids, sorted."""
+    return tuple(sorted(_REGISTRY))
+
+
+def env_spec(id: str) -> EnvSpec:
+    """Return the spec of a registered environment.
+
+    Args:
+        id: A registered name.
+
+    Returns:
+        The spec.
+
+    Raises:
+        ValueError: If the name is not registered; close names and all names are listed.
+    """
+    if id in _REGISTRY:
+        return _REGISTRY[id]
+    by_lower = {name.lower(): name for name in registered_envs()}
+    close = [by_lower[name] for name in difflib.get_close_matches(id.lower(), by_lower)]
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise ValueError(
+        f"Got the unknown environment id {id!r}.{hint} Registered are: "
+        f"{', '.join(registered_envs())}. Add your own with register_env, or pass its class."
+    )
+
+
+def make_env(id: str, **kwargs: Any) -> Environment:
+    """Build a registered environment.
+
+    Args:
+        id: A registered name.
+        **kwargs: Arguments for the environment; they win over those of its spec.
+
+    Returns:
+        A new environment.
+
+    Raises:
+        ImportError: If its module cannot be imported.
+        TypeError: If what was built lacks ``reset`` or ``step``.
+        ValueError: If the name is not registered.
+    """
+    return env_spec(id).make(**kwargs)
+
+
+def resolve_environment(
+    environment: EntryPoint, kwargs: Mapping[str, Any] | None = None
+) -> EnvSpec:
+    """Return the spec of what a user gave as ``environment``.
+
+    Args:
+        environment: A registered id, a class with ``reset`` and ``step``, or a factory.
+        kwargs: Arguments for the environment; they win over those of a registered spec or of a
+            ``functools.partial``.
+
+    Returns:
+        The registered spec with ``kwargs`` merged in, or a new one that is named after the class or
+        factory. A class that exactly one registered spec builds takes that spec's ``max_turns`` and
+        ``success_threshold``; any other has 10 turns and a threshold of 1.0.
+
+    Raises:
+        ImportError: If the module of a registered id cannot be imported.
+        TypeError: If the object is no class with ``reset`` and ``step`` and no factory.
+        ValueError: If the id is not registered.
+    """
+    arguments = dict(kwargs or {})
+    if isinstance(environment, str):
+        spec = env_spec(environment)
+        spec.load()
+        return replace(spec, kwargs={**spec.kwargs, **arguments})
+    if isinstance(environment, functools.partial) and not environment.args:
+        # Taken apart, so that the class inside can supply its own tasks.
+        return resolve_environment(environment.func, {**environment.keywords, **arguments})
+    builder = _require_builder(environment, _name_of(environment))
+    registered = [spec for spec in _REGISTRY.values() if _builds(spec, builder)]
+    if len(registered) == 1:
+        return replace(registered[0], id=_name_of(builder), entry_point=builder, kwargs=arguments)
+    return EnvSpec(_name_of(builder), builder, kwargs=arguments)
+
+
+def _name_of(builder: Any) -> str:
+    """Return the name of a class or function, the class's name for any other object."""
+    if isinstance(builder, functools.partial):
+        return _name_of(builder.func)
+    named = isinstance(builder, type | types.FunctionType | types.MethodType)
+    return str(builder.__name__ if named else type(builder).__name__)
+
+
+def _builds(spec: EnvSpec, builder: Any) -> bool:
+    """Return whether the spec's entry point is ``builder``, without importing anything."""
+    if isinstance(spec.entry_point, str):
+        return isinstance(builder, type) and spec.entry_point == (
+            f"{builder.__module__}:{builder.__qualname__}"
+        )
+    return spec.entry_point is builder
+
+
+register_env(
+    "FrozenLake-v1",
+    "agentic_trl.environments.frozen_lake:FrozenLake",
+    max_turns=12,
+    description="Walk over a small frozen lake to the goal, past the holes.",
+)

@@ -1,0 +1,1 @@
+"""Shared mathematics of the algorithms: pure functions of tensors that carry no method's name."""

@@ -1,0 +1,254 @@
+"""Token ids of prompts, by suffixes: what the policy sampled is never encoded again.
+
+Contract:
+
+- The first prompt is the chat template's rendering of the messages so far, with the generation prompt.
+- Each later prompt is rendered anew as text. If that text continues the previous prompt followed by
+  the sampled answer, only the rest is encoded and the prompt *extends* the previous one; the sampled
+  ids stay. White space around an answer that the template trims does not count as a difference.
+- Otherwise (a window, a summary, a template that rewrites history) the whole prompt is encoded anew
+  and the turn starts a new row.
+- If the answer ended with a sampled end-of-turn token, the template's own one is not added again; if
+  it was cut, the template's is added, as a token that was not sampled.
+- Text of an environment is escaped before it is rendered: it contains no added token of the tokenizer.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jinja2
+
+Message = Mapping[str, str]
+"""A chat message with ``role`` and ``content``."""
+
+History = Callable[[Sequence[Message]], Sequence[Message]]
+"""Chooses the messages of the next prompt from the whole conversation."""
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that is used."""
+
+    chat_template: Any
+    eos_token: Any
+    eos_token_id: Any
+
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
+        """Render a conversation."""
+
+    def encode(self, text: str, **kwargs: Any) -> Any:
+        """Return the ids of a text."""
+
+    def decode(self, token_ids: Any, **kwargs: Any) -> Any:
+        """Return the text of ids."""
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Return the tokens that are matched before the tokenizer's model runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What stands before an answer."""
+
+    context_ids: tuple[int, ...]
+    """The whole context that the policy sees."""
+    new_ids: tuple[int, ...]
+    """The part that the turn stores: what was added if ``extends``, else the whole context."""
+    extends: bool
+    """Whether the context is the previous context + previous answer + ``new_ids``."""
+
+
+def full_history(messages: Sequence[Message]) -> Sequence[Message]:
+    """Show the whole conversation.
+
+    Args:
+        messages: The conversation so far.
+    """
+    return messages
+
+
+@dataclass(frozen=True, slots=True)
+class WindowHistory:
+    """Show the system message, the last ``turns`` exchanges and the current observation."""
+
+    turns: int
+    """Number of past exchanges (observation and answer) that stay visible, 0 or more."""
+
+    def __call__(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the visible messages.
+
+        Args:
+            messages: The conversation so far, ending with an observation.
+        """
+        first = 1 if messages and messages[0]["role"] == "system" else 0
+        visible = max(first, len(messages) - 1 - 2 * self.turns)
+        return [*messages[:first], *messages[visible:]]
+
+
+class ChatFormat:
+    """Renders and encodes conversations with a tokenizer's chat template."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, template_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Bind a tokenizer.
+
+        Args:
+            tokenizer: A Hugging Face tokenizer with a chat template.
+            template_kwargs: Variables handed to the template, for example ``enable_thinking``.
+
+        Raises:
+            ValueError: If the tokenizer has no chat template.
+        """
+        if not tokenizer.chat_template:
+            raise ValueError(
+                "The tokenizer has no chat template, and a conversation cannot be rendered without one. Set "
+                "`tokenizer.chat_template`, or start from an instruction-tuned checkpoint."
+            )
+        self.tokenizer = tokenizer
+        self._kwargs = dict(template_kwargs or {})
+        added = [text for text in tokenizer.get_added_vocab() if text.strip()]
+        self._added = sorted(added, key=len, reverse=True)
+        self._has_system = self._accepts_system()
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """Return the text of a prompt, generation prompt included.
+
+        Args:
+            messages: The visible messages, ending with an observation.
+
+        Returns:
+            The template's rendering; a system message is merged into the first user message if the
+            template has no place for it.
+        """
+        shown = list(messages)
+        if not self._has_system and len(shown) > 1 and shown[0]["role"] == "system":
+            merged = {**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}
+            shown = [merged, *shown[2:]]
+        text: str = self.tokenizer.apply_chat_template(
+            shown, tokenize=False, add_generation_prompt=True, **self._kwargs
+        )
+        return text
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        """Return the ids of template text.
+
+        Args:
+            text: A whole prompt, or the rest of one.
+            first: Whether the text begins the context. Otherwise it is encoded behind an end-of-turn
+                token, which is taken off again, so that no start-of-text space appears.
+
+        Returns:
+            Token ids.
+        """
+        eos = self.tokenizer.eos_token
+        if not first and eos:
+            ids: list[int] = self.tokenizer.encode(eos + text, add_special_tokens=False)
+            if ids and ids[0] == self.tokenizer.eos_token_id:
+                return ids[1:]
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, added tokens included, spaces as they are.
+
+        Args:
+            ids: Token ids.
+        """
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def escape(self, text: str) -> str:
+        """Make text of an environment unable to hold an added token of the tokenizer.
+
+        Args:
+            text: Any text.
+
+        Returns:
+            The text with a space put into every occurrence of an added token after its first
+            character (one-character tokens become a question mark), lone surrogates replaced and
+            control characters other than tab and newline removed.
+        """
+        text = text.encode("utf-8", "replace").decode("utf-8")
+        text = "".join(c for c in text if (c >= " " and c != "\x7f") or c in "\t\n")
+        found = [token for token in self._added if token in text]
+        while found:
+            for token in found:
+                text = text.replace(token, f"{token[0]} {token[1:]}" if len(token) > 1 else "?")
+            found = [token for token in self._added if token in text and token != "?"]
+        return text
+
+    def _accepts_system(self) -> bool:
+        probe = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+        try:
+            self.tokenizer.apply_chat_template(
+                probe, tokenize=False, add_generation_prompt=True, **self._kwargs
+            )
+        except jinja2.exceptions.TemplateError:
+            return False
+        return True
+
+
+class Conversation:
+    """The messages and the token context of one episode."""
+
+    def __init__(self, chat: ChatFormat, *, system: str, history: History = full_history) -> None:
+        """Start a conversation.
+
+        Args:
+            chat: Format of the conversation.
+            system: System message; empty for none.
+            history: Chooses what each prompt shows.
+        """
+        self._chat = chat
+        self._history = history
+        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self._context: tuple[int, ...] = ()
+        self._rendered: str | None = None
+        self._answer = ""
+        self._end = ""
+
+    def observe(self, text: str, *, note: str = "") -> Prompt:
+        """Append an observation and return the prompt for the next answer.
+
+        Args:
+            text: What the environment said; escaped here.
+            note: What the rollout itself puts before it; not escaped.
+
+        Returns:
+            The prompt. Until ``answer`` is called it is what the policy is asked.
+        """
+        self.messages.append({"role": "user", "content": note + self._chat.escape(text)})
+        rendered = self._chat.render(self._history(self.messages))
+        rest = self._rest(rendered)
+        self._rendered = rendered
+        if rest is None:
+            self._context = tuple(self._chat.encode(rendered, first=True))
+            return Prompt(self._context, self._context, extends=False)
+        new = tuple(self._chat.encode(rest, first=False))
+        self._context += new
+        return Prompt(self._context, new, extends=True)
+
+    def answer(self, ids: Sequence[int], *, text: str, end: str) -> None:
+        """Append what the policy sampled.
+
+        Args:
+            ids: The sampled ids, the end-of-turn token included if it was sampled.
+            text: Their text without the end-of-turn token.
+            end: Text of the sampled end-of-turn token; empty if the answer was cut.
+        """
+        self._context += tuple(ids)
+        self._answer, self._end = text, end
+        self.messages.append({"role": "assistant", "content": text})
+
+    def _rest(self, rendered: str) -> str | None:
+        """Return what ``rendered`` adds to the previous prompt and answer, ``None`` if it differs."""
+        if self._rendered is None or not rendered.startswith(self._rendered):
+            return None
+        tail = rendered[len(self._rendered) :]
+        answer = self._answer
+        for spelling in (answer, answer.rstrip(), answer.lstrip(), answer.strip()):
+            if tail.startswith(spelling + self._end):
+                return tail[len(spelling + self._end) :]
+        return None

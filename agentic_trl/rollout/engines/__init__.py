@@ -1,0 +1,1 @@
+"""Engines that sample answers: token ids in, token ids and log-probabilities out."""

@@ -1,0 +1,88 @@
+"""What an engine is asked and what it answers.
+
+Contract: ``generate`` answers every request with the sampled ids (the end-of-turn token included if it
+was sampled) and their log-probabilities under the policy at the sampling temperature, before any
+truncation by ``top_p``, ``top_k``, ``min_p`` or a repetition penalty. The answer to a request depends
+on its context and on its uniform numbers alone, not on what else is in the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How the next token is drawn."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 takes the most probable token."""
+    top_p: float = 1.0
+    """Smallest set of tokens with at least this probability; 1 for all."""
+    top_k: int = 0
+    """Number of most probable tokens; 0 for all."""
+    min_p: float | None = None
+    """Least probability relative to the most probable token; ``None`` for no bound."""
+    repetition_penalty: float = 1.0
+    """Factor against tokens that already occur in the context; 1 for none."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(
+                f"temperature: got {self.temperature}, expected 0 (greedy) or a positive number."
+            )
+
+    @property
+    def truncates(self) -> bool:
+        """Whether the sampled distribution differs from the policy's at this temperature."""
+        min_p = 0.0 if self.min_p is None else self.min_p
+        return (self.top_p, self.top_k, min_p, self.repetition_penalty) != (1.0, 0, 0.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A prompt to continue."""
+
+    episode: int
+    """Number of the episode in this rollout; the engine may keep its cache under it."""
+    context_ids: tuple[int, ...]
+    """The whole context."""
+    max_new_tokens: int
+    """Most tokens to sample, at least 1."""
+    uniforms: np.ndarray
+    """A number in [0, 1) for each token that may be sampled."""
+    reuse: bool = True
+    """Whether a later request of the episode may extend this context."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """An answer."""
+
+    ids: tuple[int, ...]
+    """The sampled ids."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each under the policy at the sampling temperature, nats."""
+    truncated: bool
+    """Whether the token limit came before an end-of-turn token."""
+
+
+class Engine(Protocol):
+    """Samples answers to prompts."""
+
+    def generate(self, requests: Sequence[Request]) -> list[Sample]:
+        """Answer requests.
+
+        Args:
+            requests: One for each active episode.
+
+        Returns:
+            A sample for each, in order.
+        """
+        ...
+
+    def finish(self) -> None:
+        """Forget all episodes and free their memory."""
+        ...

@@ -1,0 +1,123 @@
+"""From sampled ids to an action, and to the kind of every sampled token.
+
+Contract:
+
+- Characters belong to tokens by incremental decoding, so the way in which a tag happens to be
+  tokenised does not matter; a token that shares a character with an action span is an action token.
+- The action spans are the ``<tag>...</tag>`` pairs behind the last closed reasoning block, tags
+  included; the environment gets the content of the first. Without a pair, a lenient format accepts a
+  bare legal word at the end of the answer.
+- The end-of-turn token behind an action is an action token. Everything else sampled is reasoning; an
+  answer without an action is all reasoning.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentic_trl.environments.base import ActionFormat
+from agentic_trl.rollout.chat import ChatFormat
+from agentic_trl.types import TokenKind
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A parsed answer."""
+
+    text: str
+    """Text of the sampled ids without the end-of-turn token."""
+    end: str
+    """Text of the sampled end-of-turn token; empty if the answer was cut."""
+    action: str | None
+    """Content of the first action span, stripped; ``None`` if there is none."""
+    kinds: tuple[int, ...]
+    """``TokenKind`` of each sampled id."""
+
+
+def parse_answer(
+    chat: ChatFormat,
+    action_format: ActionFormat,
+    ids: Sequence[int],
+    *,
+    stop_ids: frozenset[int],
+) -> Answer:
+    """Split an answer into reasoning and action.
+
+    Args:
+        chat: Decodes the ids.
+        action_format: How an action is written.
+        ids: The sampled ids.
+        stop_ids: Ids that end a turn; the last sampled id may be one of them.
+
+    Returns:
+        The text, the action and the kind of every token.
+    """
+    ended = bool(ids) and ids[-1] in stop_ids
+    body = ids[:-1] if ended else ids
+    pieces = decode_pieces(chat, body)
+    text = "".join(pieces)
+    spans, action = find_actions(text, action_format)
+    kinds = []
+    position = 0
+    for piece in pieces:
+        start, position = position, position + len(piece)
+        stop = max(
+            position, start + 1
+        )  # part of a character: it belongs where the next piece starts
+        inside = any(start < last and first < stop for first, last in spans)
+        kinds.append(TokenKind.ACTION.value if inside else TokenKind.REASONING.value)
+    if ended:
+        kinds.append(TokenKind.ACTION.value if spans else TokenKind.REASONING.value)
+    end = chat.decode([ids[-1]]) if ended else ""
+    return Answer(text=text, end=end, action=action, kinds=tuple(kinds))
+
+
+def decode_pieces(chat: ChatFormat, ids: Sequence[int]) -> list[str]:
+    """Return the text that each id adds, so that the pieces join to the text of all ids.
+
+    Args:
+        chat: Decodes the ids.
+        ids: Token ids.
+
+    Returns:
+        A piece for each id; an id that only begins a character adds an empty piece, and the
+        character belongs to the id that completes it.
+    """
+    pieces: list[str] = []
+    anchor, done = 0, 0  # decoding starts at `anchor`; ids before `done` have given their text
+    for index in range(1, len(ids) + 1):
+        before = chat.decode(ids[anchor:done])
+        after = chat.decode(ids[anchor:index])
+        incomplete = after.endswith("�") and index < len(ids)
+        if incomplete or len(after) < len(before):
+            pieces.append("")
+            continue
+        pieces.append(after[len(before) :])
+        anchor, done = done, index
+    return pieces
+
+
+def find_actions(
+    text: str, action_format: ActionFormat
+) -> tuple[list[tuple[int, int]], str | None]:
+    """Find the action spans of an answer.
+
+    Args:
+        text: The answer.
+        action_format: How an action is written.
+
+    Returns:
+        Character spans with their tags, and the content of the first, stripped.
+    """
+    closing = f"</{action_format.reasoning_tag}>"
+    start = text.rfind(closing) + len(closing) if closing in text else 0
+    tag = re.escape(action_format.tag)
+    matches = list(re.compile(f"<{tag}>(.*?)</{tag}>", re.DOTALL).finditer(text, start))
+    if matches:
+        return [match.span() for match in matches], matches[0].group(1).strip()
+    if action_format.lenient:
+        words = "|".join(re.escape(word) for word in action_format.words)
+        bare = re.compile(rf"(?<!\w)({words})\W*$", re.IGNORECASE).search(text, start)
+        if bare:
+            return [bare.span(1)], bare.group(1)
+    return [], None

@@ -1,0 +1,43 @@
+"""What the rollout reads from an environment besides ``reset`` and ``step``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agentic_trl.environments.base import ActionFormat, Environment, TextEnv
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSetup:
+    """The optional attributes of an environment, with the defaults filled in."""
+
+    system: str
+    """System message: the instructions and how to answer."""
+    action_format: ActionFormat
+    """How an answer is written."""
+    state_key: Callable[[], str | None]
+    """Identity of the current state."""
+
+    @property
+    def complaint(self) -> str:
+        """What stands before the observation after an answer without an action."""
+        return f"Your answer held no action. {self.action_format.describe()}\n"
+
+
+def read_setup(environment: Environment) -> EnvironmentSetup:
+    """Read the optional attributes of an environment.
+
+    Args:
+        environment: A ``TextEnv``, a Gymnasium wrapper around one, or a plain class.
+
+    Returns:
+        Its instructions, action format and state key.
+    """
+    plain = TextEnv.action_format
+    inner = getattr(environment, "unwrapped", environment)
+    action_format = getattr(inner, "action_format", plain)
+    instructions = getattr(inner, "instructions", "")
+    return EnvironmentSetup(
+        system=f"{instructions}\n{action_format.describe()}".strip(),
+        action_format=action_format,
+        state_key=getattr(inner, "state_key", lambda: None),
+    )

@@ -1,0 +1,1 @@
+"""Trainers on TRL: configuration, the hooks that are overridden, and the classes that users build."""

@@ -1,0 +1,249 @@
+"""Configuration of the trainers: TRL's, plus what agents over many turns need."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trl import GRPOConfig
+
+from agentic_trl.rollout.chat import History, WindowHistory, full_history
+from agentic_trl.trainers.fields import refused_settings
+from agentic_trl.trainers.methods import DEFAULTS, KNOBS_OF_ADVANTAGE, METHODS
+
+_BY_METHOD = "None takes the method's value."
+
+
+@dataclass
+class AgenticGRPOConfig(GRPOConfig):  # type: ignore[misc]
+    """Configuration of ``AgenticGRPOTrainer``.
+
+    TRL's fields keep TRL's meaning; batch sizes count episodes. With an environment, settings that
+    would have no effect are refused. Without one the trainer is TRL's and so is every default.
+    """
+
+    method: str = field(
+        default="grpo",
+        metadata={"help": f"Paper whose knobs are set: {', '.join(METHODS)}."},
+    )
+    advantage: str | None = field(
+        default=None,
+        metadata={"help": f"Credit: 'grpo', 'planpo' or 'gigpo'. {_BY_METHOD}"},
+    )
+    scale_rewards: str | bool | None = field(
+        default=None,
+        metadata={
+            "help": f"Division by the group's standard deviation: 'group', 'none'. {_BY_METHOD}"
+        },
+    )
+    importance_sampling_level: str | None = field(
+        default=None,
+        metadata={"help": f"Level of the ratio: 'token', 'turn', 'sequence'. {_BY_METHOD}"},
+    )
+    epsilon: float | None = field(
+        default=None, metadata={"help": f"Clip distance below 1, in [0, 1]. {_BY_METHOD}"}
+    )
+    epsilon_high: float | None = field(
+        default=None,
+        metadata={"help": f"Clip distance above 1; the same as epsilon if unset. {_BY_METHOD}"},
+    )
+    loss_aggregation: str | None = field(
+        default=None,
+        metadata={
+            "help": "Mean over 'token's, over 'turn's of token means, or over 'trajectory's of token "
+            f"means. {_BY_METHOD}"
+        },
+    )
+    planpo_alpha_start: float = field(
+        default=0.1,
+        metadata={"help": "Weight of the response level at step 0, in [0, 1] (alpha_init, eq. 8)."},
+    )
+    planpo_alpha_end: float = field(
+        default=0.05,
+        metadata={
+            "help": "Weight of the response level at the end, in [0, 1] (alpha_final, eq. 8)."
+        },
+    )
+    planpo_response_group: str = field(
+        default="success",
+        metadata={
+            "help": "Responses compared in A^S: those of 'success'es, or all 'active' (eq. 4)."
+        },
+    )
+    gigpo_step_weight: float = field(
+        default=1.0, metadata={"help": "Weight of the anchor-state advantage (w)."}
+    )
+    step_gamma: float | None = field(
+        default=None, metadata={"help": f"Discount per turn, in [0, 1]. {_BY_METHOD}"}
+    )
+    invalid_action_penalty: float = field(
+        default=0.0,
+        metadata={
+            "help": "Taken off the reward of a turn without an accepted action; not for PlanPO."
+        },
+    )
+    environment_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Arguments that the environment is built with."}
+    )
+    num_train_tasks: int = field(
+        default=512, metadata={"help": "Tasks made for training when no dataset is given."}
+    )
+    num_eval_tasks: int = field(
+        default=64,
+        metadata={"help": "Held-out tasks made for evaluation when no dataset is given."},
+    )
+    max_turns: int | None = field(
+        default=None, metadata={"help": "Turns of an episode; None takes the environment's number."}
+    )
+    max_tokens_per_turn: int | None = field(
+        default=None,
+        metadata={"help": "Sampled tokens of an answer; None takes max_completion_length."},
+    )
+    max_tokens_per_trajectory: int | None = field(
+        default=None, metadata={"help": "Sampled tokens of an episode; None for no limit."}
+    )
+    max_context_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Prompt and answer together; None takes what the model's config allows."},
+    )
+    history: str = field(
+        default="full",
+        metadata={"help": "What a prompt shows: the 'full' conversation, or a 'window' of it."},
+    )
+    history_window: int | None = field(
+        default=None,
+        metadata={
+            "help": "Past turns that history='window' shows besides the current observation."
+        },
+    )
+    max_tokens_per_microbatch: int = field(
+        default=8192,
+        metadata={"help": "Padded tokens of a forward and backward pass; bounds the memory."},
+    )
+    eval_temperature: float | None = field(
+        default=None,
+        metadata={"help": "Temperature of evaluation; 0 is greedy, None the training temperature."},
+    )
+
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+        *GRPOConfig._VALID_DICT_FIELDS,
+        "environment_kwargs",
+    ]
+
+    def __post_init__(self) -> None:
+        """Resolve the method and check the values.
+
+        Raises:
+            ValueError: If a name is unknown, a number out of range, or a knob without effect is set.
+        """
+        self._check_names()
+        self._check_unused_knobs()
+        self._resolve_method()
+        self._check_ranges()
+        super().__post_init__()
+
+    def check_environment_run(self) -> None:
+        """Refuse what a run with an environment would ignore.
+
+        Raises:
+            ValueError: If a setting of TRL without effect is set, or batches cannot be split.
+        """
+        problems = refused_settings(self, dataclasses.fields(GRPOConfig))
+        if self.scale_rewards not in {"group", "none"}:
+            problems.append(f"scale_rewards={self.scale_rewards!r}: expected 'group' or 'none'.")
+        if self.steps_per_generation % self.gradient_accumulation_steps:
+            problems.append(
+                f"steps_per_generation={self.steps_per_generation} is not a multiple of "
+                f"gradient_accumulation_steps={self.gradient_accumulation_steps}: the count that the "
+                "loss is divided by would not be known at the first backward. Make it a multiple."
+            )
+        if problems:
+            raise ValueError("\n".join(["This run cannot start:", *problems]))
+
+    def check_plain_run(self) -> None:
+        """Refuse what a run without an environment would ignore.
+
+        Raises:
+            ValueError: If a knob of agents is set.
+        """
+        own = {f.name for f in dataclasses.fields(AgenticGRPOConfig)}
+        own -= {f.name for f in dataclasses.fields(GRPOConfig)}
+        resolved = set(DEFAULTS)
+        plain = {f.name: f.default for f in dataclasses.fields(AgenticGRPOConfig)}
+        set_knobs = sorted(k for k in own - resolved if getattr(self, k) != plain[k])
+        set_knobs += [k for k in own & resolved if getattr(self, k) != DEFAULTS[k]]
+        if set_knobs:
+            raise ValueError(
+                f"Got {', '.join(set_knobs)} without an environment, expected an environment: these act on "
+                "episodes. Pass `environment=...` to the trainer, or leave them at their defaults."
+            )
+
+    def make_history(self) -> History:
+        """Return the function that chooses what a prompt shows."""
+        if self.history == "full":
+            return full_history
+        return WindowHistory(self.history_window or 0)
+
+    def _check_names(self) -> None:
+        choices = {
+            "method": tuple(METHODS),
+            "advantage": ("grpo", "planpo", "gigpo", None),
+            "importance_sampling_level": ("token", "turn", "sequence", None),
+            "loss_aggregation": ("token", "turn", "trajectory", None),
+            "planpo_response_group": ("success", "active"),
+            "history": ("full", "window"),
+        }
+        for name, legal in choices.items():
+            value = getattr(self, name)
+            if value not in legal:
+                names = ", ".join(repr(one) for one in legal if one is not None)
+                raise ValueError(f"{name}: got {value!r}, expected one of {names}.")
+
+    def _check_unused_knobs(self) -> None:
+        advantage = self.advantage or METHODS[self.method].get("advantage", DEFAULTS["advantage"])
+        plain = {f.name: f.default for f in dataclasses.fields(self)}
+        for name, readers in KNOBS_OF_ADVANTAGE.items():
+            unset = (plain[name], DEFAULTS.get(name))
+            if getattr(self, name) not in unset and advantage not in readers:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is read by advantage={' or '.join(readers)} only, got "
+                    f"advantage={advantage!r}. Leave it at its default, or change the advantage."
+                )
+        if self.history_window is not None and self.history != "window":
+            raise ValueError(
+                f"history_window={self.history_window} is read by history='window' only, got "
+                f"history={self.history!r}. Set history='window' or leave it unset."
+            )
+        if self.invalid_action_penalty and advantage == "planpo":
+            raise ValueError(
+                f"invalid_action_penalty={self.invalid_action_penalty}: PlanPO divides the outcome by the "
+                "number of turns, which a penalty would distort, and its paper has none. Set it to 0, or "
+                "choose another advantage."
+            )
+
+    def _resolve_method(self) -> None:
+        for name, default in DEFAULTS.items():
+            if getattr(self, name) is None:
+                setattr(self, name, METHODS[self.method].get(name, default))
+
+    def _check_ranges(self) -> None:
+        positive = (
+            "num_train_tasks",
+            "num_eval_tasks",
+            "max_turns",
+            "max_tokens_per_turn",
+            "max_tokens_per_trajectory",
+            "max_context_tokens",
+            "max_tokens_per_microbatch",
+        )
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: got {value}, expected at least 1.")
+        for name in ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name}: got {value}, expected a number in [0, 1].")
+        for name in ("invalid_action_penalty", "history_window", "eval_temperature"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name}: got {value}, expected 0 or more.")

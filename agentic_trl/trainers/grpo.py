@@ -1,0 +1,155 @@
+"""GRPO and its relatives for agents: TRL's trainer with an environment."""
+
+import copy
+from typing import Any
+
+from datasets import Dataset
+from peft import PeftModel
+from torch import nn
+from trl.trainer.utils import add_fused_lm_head
+
+from agentic_trl.trainers._trl_contract import require_supported_trl
+from agentic_trl.trainers.config import AgenticGRPOConfig
+from agentic_trl.trainers.mixin import EnvironmentHooks
+from agentic_trl.trainers.rollouts import RolloutManager, resolve_environments, task_dataset
+from agentic_trl.trainers.scores import environment as environment_reward
+
+
+class AgenticGRPOTrainer(EnvironmentHooks):
+    """Trains a causal language model to act over many turns in an environment.
+
+    With ``environment`` the trainer plays episodes, assigns credit to trajectories and turns, and updates on
+    exactly the token ids that were sampled. Without it, it is TRL's ``GRPOTrainer``.
+
+    Example:
+        >>> from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer
+        >>> args = AgenticGRPOConfig("outputs/lake", method="planpo", max_steps=200)
+        >>> trainer = AgenticGRPOTrainer(
+        ...     "my-model", args, environment="FrozenLake-v1"
+        ... )  # doctest: +SKIP
+        >>> trainer.train()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        args: AgenticGRPOConfig | None = None,
+        *,
+        environment: Any = None,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        reward_funcs: Any = None,
+        **trl_arguments: Any,
+    ) -> None:
+        """Build the trainer.
+
+        Args:
+            model: Name or path of a model, a ``PreTrainedModel``, or a ``PeftModel``.
+            args: Configuration.
+            environment: A registered id, a class, a factory, or a dictionary of them by the name that
+                the dataset's ``environment`` column uses. ``None`` gives TRL's own trainer.
+            train_dataset: Tasks, a row each: ``seed`` and whatever the environment's ``reset`` takes as
+                ``options``. ``None`` makes ``args.num_train_tasks`` of the environment's own tasks.
+            eval_dataset: Held-out tasks; ``None`` makes ``args.num_eval_tasks``, disjoint from training.
+            reward_funcs: Reward functions of TRL's kind, added to the environment's score.
+            **trl_arguments: Everything else of ``trl.GRPOTrainer``: ``processing_class``,
+                ``peft_config``, ``callbacks``, ``optimizers``, ``quantization_config``.
+
+        Raises:
+            ImportError: If the installed TRL is not supported.
+            ValueError: If a setting would have no effect, or there are too few tasks for a batch.
+        """
+        require_supported_trl()
+        args = args or AgenticGRPOConfig()
+        if environment is None:
+            args.check_plain_run()
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                reward_funcs=reward_funcs,
+                **trl_arguments,
+            )
+            return
+        args.check_environment_run()
+        _refuse_other_rollouts(trl_arguments)
+        specs = resolve_environments(environment, args.environment_kwargs)
+        train_dataset = train_dataset or task_dataset(specs, args.num_train_tasks, "train")
+        eval_dataset = eval_dataset or task_dataset(specs, args.num_eval_tasks, "eval")
+        _require_enough_tasks(train_dataset, args)
+        given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        weights = args.reward_weights
+        copied = args.beta and isinstance(model, nn.Module) and not _is_peft(model, trl_arguments)
+        reference, beta = (copy.deepcopy(model), args.beta) if copied else (None, None)
+        args.beta = 0.0 if copied else args.beta
+        args.reward_weights = None if weights is None else [1.0, *weights]
+        try:
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                reward_funcs=[environment_reward, *(one for one in given if one is not None)],
+                **trl_arguments,
+            )
+        finally:
+            args.reward_weights = weights
+            args.beta = beta if beta is not None else args.beta
+        self.beta = args.beta
+        if reference is not None:
+            self._keep_reference(reference)
+        self._start_rollouts(specs)
+
+    def _keep_reference(self, reference: nn.Module) -> None:
+        """Use a frozen copy of a model that exists in memory only."""
+        for module in (reference.eval(), *reference.modules()):
+            module.requires_grad_(False)
+        add_fused_lm_head(
+            reference,
+            temperature=self.temperature,
+            cast_lm_head_to_fp32=self.args.cast_lm_head_to_fp32,
+        )
+        self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
+
+    def _start_rollouts(self, specs: Any) -> None:
+        """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        self._step_sums: dict[str, Any] = {}
+        limit = self.model.config.get_text_config().max_position_embeddings
+        self.rollouts = RolloutManager(
+            specs,
+            self.args,
+            tokenizer=self._tokenizer,
+            stop_ids=frozenset(self.eos_token_ids),
+            context_limit=limit,
+        )
+
+
+def _is_peft(model: Any, trl_arguments: dict[str, Any]) -> bool:
+    return isinstance(model, PeftModel) or trl_arguments.get("peft_config") is not None
+
+
+def _refuse_other_rollouts(trl_arguments: dict[str, Any]) -> None:
+    taken = [
+        name
+        for name in ("tools", "rollout_func", "environment_factory")
+        if trl_arguments.get(name) is not None
+    ]
+    if taken:
+        raise ValueError(
+            f"Got `environment` together with {', '.join(taken)}, expected one source of episodes: "
+            "leave the others out, or leave `environment` out to use TRL's own."
+        )
+
+
+def _require_enough_tasks(dataset: Any, args: AgenticGRPOConfig) -> None:
+    wanted = args.generation_batch_size // args.num_generations
+    if len(dataset) < wanted:
+        raise ValueError(
+            f"The training set has {len(dataset)} tasks, but a generation batch takes {wanted} different ones "
+            f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): "
+            "no step could be made. Give more tasks (num_train_tasks), or make the batch smaller."
+        )

@@ -1,0 +1,69 @@
+"""Reward functions of TRL's kind on whole episodes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentic_trl.types import Trajectory
+
+ENVIRONMENT_SCORE = "environment_score"
+"""Column under which the environment's own score reaches reward functions."""
+
+
+def environment(environment_score: Sequence[float], **kwargs: Any) -> list[float]:
+    """Return the environment's own score, as a reward function.
+
+    Args:
+        environment_score: Sum of the environment's rewards of each episode.
+        **kwargs: What TRL hands to every reward function.
+
+    Returns:
+        The scores.
+    """
+    del kwargs
+    return list(environment_score)
+
+
+def add_reward_functions(
+    trainer: Any,
+    inputs: Sequence[Mapping[str, Any]],
+    trajectories: Sequence[Trajectory],
+    *,
+    first: int,
+) -> list[Trajectory]:
+    """Replace each score by the weighted sum of the environment's score and the reward functions.
+
+    Reward functions get ``prompts`` (the messages before the first answer), ``completions`` (all
+    messages from the first answer on), ``completion_ids`` (the sampled ids of all turns),
+    ``trajectories``, and every column of the task.
+
+    Args:
+        trainer: A TRL trainer, whose own reward machinery is used.
+        inputs: The tasks of this rank.
+        trajectories: Their episodes.
+        first: Position of the first of them over all ranks.
+
+    Returns:
+        The trajectories with their scores; unchanged if the environment's score is all there is.
+    """
+    if len(trainer.reward_funcs) == 1:
+        return list(trajectories)
+    prompts, completions = zip(*(_split(one.messages) for one in trajectories), strict=True)
+    columns = [
+        {**task, ENVIRONMENT_SCORE: one.score, "trajectories": one}
+        for task, one in zip(inputs, trajectories, strict=True)
+    ]
+    ids = [[i for turn in one.turns for i in turn.action_ids] for one in trajectories]
+    per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
+    names = trainer.reward_func_names
+    for name, column in zip(names, per_function.T, strict=True):
+        trainer._metrics["train"][f"rewards/{name}/mean"].append(column.nanmean().item())
+    weights = trainer.reward_weights.to(per_function.device)
+    scores = (per_function * weights).nansum(dim=1)[first : first + len(trajectories)].tolist()
+    return [replace(one, score=score) for one, score in zip(trajectories, scores, strict=True)]
+
+
+def _split(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    first = answers[0] if answers else len(messages)
+    return [dict(m) for m in messages[:first]], [dict(m) for m in messages[first:]]

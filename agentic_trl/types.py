@@ -1,0 +1,245 @@
+"""The named types that travel along the flow, from an episode to a loss.
+
+Episode side (plain Python, frozen): ``Turn`` -> ``Trajectory``.
+Tensor side: ``TurnTable`` (flat, an entry per turn), ``TokenBatch`` (rows x tokens), ``LossInputs``
+and ``LossOutput``. Levels are spelled out in names: trajectory, turn, token. ``None`` means "never
+assigned", zero means "assigned and neutral".
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class StopReason(StrEnum):
+    """Why a trajectory ended."""
+
+    TERMINATED = "terminated"
+    """The environment reached an end of its own: goal, hole, game over."""
+    TRUNCATED = "truncated"
+    """The environment cut the episode, for example by its own step limit."""
+    TURN_LIMIT = "turn_limit"
+    """``max_turns`` turns were taken."""
+    TOKEN_LIMIT = "token_limit"
+    """``max_tokens_per_trajectory`` tokens were sampled."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The next prompt would leave no room for an answer in ``max_context_tokens``."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """The environment raised; the trajectory carries no loss and enters no statistics."""
+    TIMEOUT = "timeout"
+    """The environment did not answer in time; treated like ``ENVIRONMENT_ERROR``."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the environment, not the policy, ended the episode."""
+        return self in {StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT}
+
+
+class TokenKind(IntEnum):
+    """What a token is to the loss."""
+
+    NOT_SAMPLED = 0
+    """Prompt, observation, glue of the chat template, forced end of turn, padding."""
+    REASONING = 1
+    """Sampled, outside every action span."""
+    ACTION = 2
+    """Sampled, inside an action span (tags included), or the end of turn after one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One exchange: what was added to the context, and what the policy sampled.
+
+    Example: the contexts of three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled,
+    ``O`` observation with its glue; each turn stores only the part in brackets::
+
+        turn 0   [P P P P] [A A]
+        turn 1    P P P P   A A [O O O] [A A A]
+        turn 2    P P P P   A A  O O O   A A A [O O] [A]
+    """
+
+    observation_ids: tuple[int, ...]
+    """Token ids put before the action: only what is new if ``extends``, else the whole prompt."""
+    action_ids: tuple[int, ...]
+    """Token ids that the policy sampled, in order, its end-of-turn token included if it was sampled."""
+    action_logprobs: tuple[float, ...]
+    """Log-probability of each sampled token under the sampling policy, nats."""
+    action_kinds: tuple[int, ...]
+    """``TokenKind`` of each sampled token: ``REASONING`` or ``ACTION``."""
+    reward: float
+    """Reward that the step earned, ``penalty`` already taken off."""
+    extends: bool
+    """Whether the prompt is the previous prompt + previous action + ``observation_ids``."""
+    valid: bool = True
+    """Whether an action was found in the answer and accepted by the environment."""
+    action: str | None = None
+    """The action that the environment received; ``None`` if the answer held none."""
+    state_key: str | None = None
+    """Identity of the state in which the action was chosen; ``None`` if states cannot be compared."""
+    penalty: float = 0.0
+    """Non-negative amount taken off the reward because the action was invalid."""
+    truncated: bool = False
+    """Whether the answer was cut by a token limit before the policy ended it."""
+    seconds: float = 0.0
+    """Wall time of the environment step."""
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.action_ids), len(self.action_logprobs), len(self.action_kinds)}
+        assert len(sizes) == 1, f"ids, log-probs and kinds of a turn differ in length: {sizes}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode of one task."""
+
+    turns: tuple[Turn, ...]
+    """The turns in order; empty if the environment failed before the first answer."""
+    group: int
+    """Group that the episode is compared with: a position of the sampler, not a task id."""
+    member: int
+    """Index of the episode inside its group."""
+    stop: StopReason
+    """Why it ended."""
+    success: bool
+    """Whether the goal of the task was reached."""
+    score: float
+    """Outcome R: rewards of the environment and of reward functions, without penalties."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """The dataset row that the episode was started from."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """The whole conversation as chat messages, whatever part of it each prompt showed."""
+    final_observation_ids: tuple[int, ...] = ()
+    """Ids that would follow the last action: the state from which a cut episode would go on."""
+    error: str | None = None
+    """The environment's error, if it failed."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the trajectory is to be left out of the loss and of the statistics."""
+        return self.stop.failed
+
+    @property
+    def turn_returns(self) -> float:
+        """Sum of the turn rewards, penalties included."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Number of tokens that the policy sampled."""
+        return sum(len(turn.action_ids) for turn in self.turns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTable:
+    """All turns of a batch of trajectories, flat, in order of trajectory and step.
+
+    Groups, scores and successes belong to trajectories; a trajectory without turns has no entry in
+    the turn columns and still counts in its group unless it is not ``valid``.
+    """
+
+    trajectory: Int[Tensor, " turn"]
+    """Index of the trajectory of each turn, non-decreasing."""
+    step: Int[Tensor, " turn"]
+    """Index of the turn inside its trajectory, from 0 without holes."""
+    reward: Float[Tensor, " turn"]
+    """Reward of the step."""
+    length: Int[Tensor, " turn"]
+    """Sampled tokens of the turn."""
+    group: Int[Tensor, " trajectory"]
+    """Group of each trajectory."""
+    score: Float[Tensor, " trajectory"]
+    """Outcome R of each trajectory."""
+    success: Bool[Tensor, " trajectory"]
+    """Whether the goal was reached."""
+    valid: Bool[Tensor, " trajectory"] | None = None
+    """Trajectories that count in statistics; ``None`` means all."""
+    value: Float[Tensor, " turn"] | None = None
+    """Critic's value of the state before the turn."""
+    state: Int[Tensor, " turn"] | None = None
+    """Identity of the state before the turn; -1 where it is not comparable."""
+
+    def __post_init__(self) -> None:
+        order = self.trajectory.diff()
+        assert bool((order >= 0).all()), "trajectory indices of a TurnTable must not decrease"
+        expected = self.step[:-1] + 1
+        follows = (order > 0) & (self.step[1:] == 0) | (order == 0) & (self.step[1:] == expected)
+        assert bool(follows.all()), (
+            "steps of a TurnTable must count 0, 1, 2, ... in each trajectory"
+        )
+
+    @property
+    def turns_per_trajectory(self) -> Int[Tensor, " trajectory"]:
+        """Number of turns T of each trajectory."""
+        return self.trajectory.bincount(minlength=self.group.shape[0])
+
+    @property
+    def counted(self) -> Bool[Tensor, " trajectory"]:
+        """``valid``, with ``None`` read as all."""
+        return self.group.new_ones(self.group.shape).bool() if self.valid is None else self.valid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """A padded micro-batch of rows; the sampled positions are those with ``turn_of_token >= 0``."""
+
+    input_ids: Int[Tensor, "row token"]
+    """Token ids, right-padded."""
+    attention_mask: Int[Tensor, "row token"]
+    """1 at real tokens, 0 at padding."""
+    turn_of_token: Int[Tensor, "row token"]
+    """Index of the turn (in the batch's ``TurnTable``) that sampled the token, -1 elsewhere."""
+    kind: Int[Tensor, "row token"]
+    """``TokenKind`` of each token."""
+    sampling_logprob: Float[Tensor, "row token"]
+    """Log-probability under the sampler, nats; 0 where not sampled."""
+    token_advantage: Float[Tensor, "row token"]
+    """Advantage of the token; 0 where not sampled."""
+    token_share: Float[Tensor, "row token"]
+    """Part of the averaged unit that the token stands for: 1, 1 / |turn| or 1 / |trajectory|."""
+    old_logprob: Float[Tensor, "row token"] | None = None
+    """Log-probability under the policy at the time of the rollout, nats; ``None`` if it is the
+    current policy's own."""
+    ref_logprob: Float[Tensor, "row token"] | None = None
+    """Log-probability under the reference policy, nats."""
+    token_weight: Float[Tensor, "row token"] | None = None
+    """Non-negative weight of the token in the surrogate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossInputs:
+    """What a policy loss needs, all of shape ``row token``, aligned to the token that is scored."""
+
+    logprob: Float[Tensor, "row token"]
+    """Log-probability under the policy, with gradient, nats."""
+    old_logprob: Float[Tensor, "row token"]
+    """Log-probability under the policy of the rollout, nats."""
+    token_advantage: Float[Tensor, "row token"]
+    """Advantage of the token."""
+    turn_of_token: Int[Tensor, "row token"]
+    """Turn of the token, -1 where it was not sampled."""
+    token_share: Float[Tensor, "row token"]
+    """Part of the averaged unit that the token stands for."""
+    denominator: float
+    """Number of units (tokens, turns or trajectories) in the whole optimizer step, all ranks."""
+    ref_logprob: Float[Tensor, "row token"] | None = None
+    """Log-probability under the reference policy, nats."""
+    token_weight: Float[Tensor, "row token"] | None = None
+    """Weight of the token in the surrogate; ``None`` means 1."""
+    correction: Float[Tensor, "row token"] | None = None
+    """Detached factor that corrects for a sampler that is not exactly the policy; ``None`` means 1."""
+    entropy: Float[Tensor, "row token"] | None = None
+    """Entropy of the policy's distribution at the token, nats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossOutput:
+    """A scalar to differentiate, and detached sums for logging."""
+
+    loss: Float[Tensor, ""]
+    """The loss of the micro-batch; losses of all micro-batches and ranks add up to the step's."""
+    metrics: dict[str, float | Tensor]
+    """Detached parts that add up over micro-batches in the same way as ``loss``."""

@@ -1,0 +1,27 @@
+"""Set-up of every test: shapes checked at run time, one thread, no network, repeatable examples."""
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import hypothesis
+import jaxtyping
+import pytest
+import torch
+
+jaxtyping.install_import_hook("agentic_trl", "beartype.beartype")
+torch.set_num_threads(1)
+hypothesis.settings.register_profile(
+    "agentic_trl", deadline=None, derandomize=True, print_blob=True, database=None
+)
+hypothesis.settings.load_profile("agentic_trl")
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Switch off the run-time check of annotations, to see what a user without it sees."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
