@@ -23,6 +23,8 @@ class EpisodeRecord:
     """Number of sampled tokens."""
     invalid: int
     """Turns without an accepted action."""
+    cut: int
+    """Answers that the token limit cut before the policy ended them."""
     rows: int
     """Sequences that the trajectory is stored as."""
 
@@ -41,6 +43,7 @@ class EpisodeRecord:
             turns=len(turns),
             tokens=trajectory.sampled_tokens,
             invalid=sum(not turn.valid for turn in turns),
+            cut=sum(turn.truncated for turn in turns),
             rows=sum(not turn.extends for turn in turns),
         )
 

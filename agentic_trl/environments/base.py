@@ -14,6 +14,7 @@ Contract between an environment and the rollout:
 - Observations are data: whatever they contain, they cannot forge a turn or a special token.
 """
 
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -54,14 +55,26 @@ StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info."""
 
 
+class AnyText(gymnasium.spaces.Text):
+    """The space of all strings: Gymnasium's text space without limits on characters or length."""
+
+    def __init__(self) -> None:
+        """Build the space; ``sample`` gives short printable strings."""
+        super().__init__(max_length=64, min_length=0, charset=string.printable)
+
+    def contains(self, x: Any) -> bool:
+        """Return whether ``x`` is a string."""
+        return isinstance(x, str)
+
+
 class TextEnv(gymnasium.Env[str, str]):
     """Base class of environments that speak text; Gymnasium's wrappers apply.
 
     Subclasses define ``reset`` and ``step``; everything else is optional.
     """
 
-    observation_space: gymnasium.Space[str] = gymnasium.spaces.Text(max_length=1_000_000)
-    action_space: gymnasium.Space[str] = gymnasium.spaces.Text(max_length=100_000)
+    observation_space: gymnasium.Space[str] = AnyText()
+    action_space: gymnasium.Space[str] = AnyText()
 
     instructions: str = ""
     """The task in words: the system message, followed by ``action_format.describe()``."""
@@ -78,12 +91,16 @@ class TextEnv(gymnasium.Env[str, str]):
             options: Columns of the task, and ``noise_seed``, the seed of the episode's own noise.
 
         Returns:
-            The first observation and an info dictionary.
+            The first observation and an info dictionary. Subclasses that call this one to seed
+            ``self.np_random`` ignore what it returns.
 
         Raises:
             NotImplementedError: If the subclass does not define it.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define `reset`.")
+        if type(self).reset is TextEnv.reset:
+            raise NotImplementedError(f"{type(self).__name__} must define `reset`.")
+        super().reset(seed=seed, options=options)
+        return "", {}
 
     def step(self, action: str) -> StepResult:
         """Carry out an action.
@@ -119,8 +136,13 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Returns:
             Rows for ``reset``: by default seeds from 0 for training, from one million for evaluation.
+
+        Raises:
+            ValueError: If ``split`` is another word.
         """
         del kwargs
+        if split not in {"train", "eval"}:
+            raise ValueError(f"split: got {split!r}, expected 'train' or 'eval'.")
         first = 0 if split == "train" else EVAL_SEED_OFFSET
         return [{"seed": first + index} for index in range(count)]
 

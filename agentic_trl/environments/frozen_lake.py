@@ -4,12 +4,10 @@ The moves are Gymnasium's own ``FrozenLakeEnv``; this file adds the text, the ta
 """
 
 import hashlib
-import string
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
@@ -36,7 +34,6 @@ class FrozenLake(TextEnv):
     and ``player`` the row and column of the player, from 0; both are for reading.
     """
 
-    observation_space = gymnasium.spaces.Text(max_length=1_000_000, charset=string.printable)
     action_format = ActionFormat(words=tuple(MOVES))
     instructions = (
         "You walk on a frozen lake. Reach the goal (G). Falling into a hole (H) ends the walk. "
@@ -98,7 +95,7 @@ class FrozenLake(TextEnv):
         Raises:
             ValueError: If the map is not a rectangle of these letters with one S and one G.
         """
-        gymnasium.Env.reset(self, seed=seed)  # Seeds np_random; TextEnv.reset only raises.
+        super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None else seed
         task = options or {}
         given, noise_seed = task.get("map"), task.get("noise_seed")

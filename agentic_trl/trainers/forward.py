@@ -48,7 +48,7 @@ def to_device(batch: TokenBatch, device: torch.device) -> TokenBatch:
     Returns:
         The batch there.
     """
-    moved = {}
+    moved: dict[str, Any] = {}
     for field in fields(batch):
         column = getattr(batch, field.name)
         moved[field.name] = None if column is None else column.to(device, non_blocking=True)

@@ -117,7 +117,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         for module in self.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        self._step_sums: dict[str, Any] = {}
+        self._step_sums = {}
         limit = self.model.config.get_text_config().max_position_embeddings
         self.rollouts = RolloutManager(
             specs,

@@ -20,12 +20,12 @@ from agentic_trl.types import Trajectory
 logger = logging.getLogger(__name__)
 
 
-def resolve_environments(environment: Any, kwargs: Mapping[str, Any] | None) -> dict[str, EnvSpec]:
+def resolve_environments(environment: Any, kwargs: Any) -> dict[str, EnvSpec]:
     """Read the ``environment`` argument of a trainer.
 
     Args:
         environment: A registered id, a class, a factory, or a dictionary of them.
-        kwargs: Arguments that each environment is built with.
+        kwargs: Mapping of arguments that each environment is built with.
 
     Returns:
         Specifications by the name that the ``environment`` column of a dataset uses; a single
@@ -186,7 +186,7 @@ class RolloutManager:
         return chosen
 
 
-def progress_bar(total: int, *, description: str, disable: bool) -> tqdm:  # type: ignore[type-arg]
+def progress_bar(total: int, *, description: str, disable: bool) -> tqdm:
     """Return a bar that counts finished episodes and shows the turns taken.
 
     Args:

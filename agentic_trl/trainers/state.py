@@ -1,6 +1,7 @@
 """What a checkpoint needs beyond TRL's: where the run stands inside a generation, and its rollouts."""
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ import torch
 from trl.trainer.utils import RepeatSampler
 
 from agentic_trl.batching import Row
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,7 @@ class EpisodeSet:
     """Units of the loss in the whole optimizer step, all ranks."""
 
 
-class EpochSampler(RepeatSampler):  # type: ignore[misc]
+class EpochSampler(RepeatSampler):
     """TRL's sampler with an order that depends on the seed and the epoch alone.
 
     A resumed run so sees the tasks of its epoch in the order of the uninterrupted run.
@@ -30,6 +33,18 @@ class EpochSampler(RepeatSampler):  # type: ignore[misc]
 
     trainer: Any = None
     """Trainer whose epoch counts."""
+
+    @classmethod
+    def of(cls, sampler: RepeatSampler, trainer: Any) -> "EpochSampler":
+        """Return TRL's sampler with an order that depends on the epoch.
+
+        Args:
+            sampler: What TRL built.
+            trainer: Trainer whose epoch counts.
+        """
+        sampler.__class__ = cls
+        sampler.trainer = trainer
+        return sampler  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[int]:
         """Yield task indices of the current epoch, each ``num_generations`` times side by side."""
@@ -50,52 +65,63 @@ def state_file(checkpoint: str | Path, rank: int) -> Path:
     return Path(checkpoint) / f"agentic_state_{rank}.pt"
 
 
-def save_state(
-    path: Path, *, step: int, world_size: int, sets: Sequence[EpisodeSet] | None
-) -> None:
-    """Write a rank's state.
+def save_state(trainer: Any, folder: Path) -> None:
+    """Write a rank's place in the generation, and the rollouts that are still to be used.
 
     Args:
-        path: Result of ``state_file``.
-        step: Forward-backward calls done.
-        world_size: Number of ranks.
-        sets: Rollouts that are still to be used; ``None`` if there are none.
+        trainer: The trainer, right after TRL's own checkpoint was written.
+        folder: Folder of the checkpoint.
     """
-    buffer = None
-    if sets is not None:
-        buffer = [
-            {
-                "denominator": one.denominator,
-                "rows": [
-                    {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
-                    for row in one.rows
-                ],
-            }
-            for one in sets
-        ]
-    torch.save({"step": step, "world_size": world_size, "buffer": buffer}, path)
-
-
-def load_state(path: Path, *, world_size: int) -> tuple[int, list[EpisodeSet] | None] | None:
-    """Read a rank's state.
-
-    Args:
-        path: Result of ``state_file``.
-        world_size: Number of ranks now.
-
-    Returns:
-        The step and the rollouts; ``None`` if the file is missing or was written with another number
-        of ranks, so that the caller starts a new generation.
-    """
-    if not path.exists():
-        return None
-    state = torch.load(path, weights_only=True)
-    if state["world_size"] != world_size:
-        return None
-    buffer = state["buffer"]
-    if buffer is None:
-        return state["step"], None
-    return state["step"], [
-        EpisodeSet(rows=[Row(**row) for row in one["rows"]], denominator=one["denominator"])
-        for one in buffer
+    unfinished = trainer._step % _calls_per_generation(trainer)
+    sets: Sequence[EpisodeSet] = trainer._buffered_inputs if unfinished else ()
+    buffer = [
+        {
+            "denominator": one.denominator,
+            "rows": [
+                {f.name: getattr(row, f.name) for f in dataclasses.fields(row)} for row in one.rows
+            ],
+        }
+        for one in sets
     ]
+    state = {
+        "step": trainer._step,
+        "world_size": trainer.accelerator.num_processes,
+        "tokens": trainer._total_train_tokens,
+        "buffer": buffer,
+    }
+    torch.save(state, state_file(folder, trainer.accelerator.process_index))
+
+
+def load_state(trainer: Any, checkpoint: str | Path) -> None:
+    """Read a rank's place in the generation.
+
+    A file that is missing or was written by another number of ranks starts the interrupted generation
+    anew, with a warning.
+
+    Args:
+        trainer: The trainer, after TRL loaded its own state.
+        checkpoint: Folder of the checkpoint.
+    """
+    path = state_file(checkpoint, trainer.accelerator.process_index)
+    state = torch.load(path, weights_only=True) if path.exists() else None
+    if state is None or state["world_size"] != trainer.accelerator.num_processes:
+        calls = trainer.state.global_step * trainer.args.gradient_accumulation_steps
+        trainer._step = calls
+        trainer._buffered_inputs = None
+        logger.warning(
+            "%s is missing or was written by another number of processes: the episodes of the "
+            "interrupted generation are played again.",
+            path,
+        )
+        return
+    trainer._step = state["step"]
+    trainer._total_train_tokens = state["tokens"]
+    trainer._buffered_inputs = [
+        EpisodeSet(rows=[Row(**row) for row in one["rows"]], denominator=one["denominator"])
+        for one in state["buffer"]
+    ] or None
+
+
+def _calls_per_generation(trainer: Any) -> int:
+    """Forward-backward calls that one generation batch serves."""
+    return int(trainer.args.steps_per_generation * trainer.num_iterations)

@@ -24,7 +24,7 @@ from tests.reference import ratio as reference_ratio
 from tests.reference import sorl as reference
 
 LEVELS = ["token", "turn", "sequence"]
-LOW, HIGH = 0.1, 0.15
+LOW, HIGH = 0.05, 0.08
 ROWS = [[turn + 7 * k * (turn >= 0) for turn in row] for k in range(6) for row in TURNS]
 """Eighteen rows with seven turns in every three."""
 VOCABULARY, FEATURES = 7, 5

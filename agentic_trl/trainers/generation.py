@@ -1,0 +1,141 @@
+"""From episodes to rows that are ready for the loss: credit, old and reference log-probabilities.
+
+Nothing here overrides TRL; the hooks are in ``mixin``. ``_assign_credit`` is what another kind of trainer
+replaces.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from jaxtyping import Float
+from torch import Tensor
+from trl import GRPOTrainer
+from trl.trainer.utils import use_adapter
+
+from agentic_trl.batching import (
+    Row,
+    build_rows,
+    concatenate_tables,
+    count_units,
+    cut_rows,
+    pad_rows,
+    turn_table,
+)
+from agentic_trl.trainers.config import AgenticGRPOConfig
+from agentic_trl.trainers.credit import ADVANTAGES
+from agentic_trl.trainers.forward import to_device, token_logprobs
+from agentic_trl.trainers.state import EpisodeSet
+from agentic_trl.types import Trajectory
+
+
+class GenerationSteps(GRPOTrainer):
+    """What happens to a generation batch between its last episode and its first backward."""
+
+    args: AgenticGRPOConfig
+
+    def _new_sets(self, trajectories: Sequence[Trajectory]) -> list[EpisodeSet]:
+        """Assign credit over all ranks and share the rows out over the forward-backward calls."""
+        rows = build_rows(trajectories, **self.args.row_arguments())
+        rows = self._assign_credit(trajectories, self._score_rows(rows))
+        count = self.args.steps_per_generation
+        generator = torch.Generator().manual_seed(self.args.seed + 7919 * self._generation_index())
+        order = torch.randperm(len(trajectories), generator=generator).tolist()
+        owner = {index: place * count // len(order) for place, index in enumerate(order)}
+        sets = [[row for row in rows if owner[row.trajectory] == one] for one in range(count)]
+        units = torch.tensor([count_units(one) for one in sets], dtype=torch.float64)
+        units = self.accelerator.reduce(units.to(self.accelerator.device), reduction="sum").cpu()
+        per_step = units.view(-1, self.args.gradient_accumulation_steps).sum(1)
+        return [
+            EpisodeSet(
+                rows=one,
+                denominator=max(per_step[i // self.args.gradient_accumulation_steps].item(), 1.0),
+            )
+            for i, one in enumerate(sets)
+        ]
+
+    def _assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
+        """Give the tokens of this rank's rows their advantages, from the statistics of all ranks."""
+        table = turn_table(trajectories)
+        tables = gather_object([table])
+        knobs = self.args.advantage_arguments(
+            step=self.state.global_step, total_steps=self.state.max_steps
+        )
+        advantage = ADVANTAGES[str(self.args.advantage)](concatenate_tables(tables), **knobs)
+        before = sum(len(one.step) for one in tables[: self.accelerator.process_index])
+        local = advantage[before : before + len(table.step)]
+        return [replace(row, token_advantage=_at_tokens(local, row)) for row in rows]
+
+    def _generation_index(self) -> int:
+        """Number of the current generation batch, from 0; it seeds everything that is drawn for it."""
+        return int(self._step // (self.args.steps_per_generation * self.num_iterations))
+
+    def _score_rows(self, rows: Sequence[Row]) -> list[Row]:
+        """Attach the log-probabilities of the rollout's policy and of the reference.
+
+        With one update per rollout the policy's own log-probabilities are the old ones, and the ratio
+        is exactly 1. Otherwise the sampler's are used where they are exact (float32), or one more
+        forward pass.
+        """
+        steps = self.args.steps_per_generation * self.num_iterations
+        if steps != self.args.gradient_accumulation_steps:
+            if self._sampler_is_exact():
+                rows = [replace(row, old_logprob=row.sampling_logprob) for row in rows]
+            else:
+                rows = self._attach("old_logprob", self._policy_model(), rows)
+        if self.beta:
+            with self._reference() as reference:
+                rows = self._attach("ref_logprob", reference, rows)
+        return list(rows)
+
+    def _attach(self, name: str, model: Any, rows: Sequence[Row]) -> list[Row]:
+        scored: list[Row] = []
+        training = model.training
+        model.eval()
+        with torch.no_grad():
+            for part in cut_rows(rows, self.args.max_tokens_per_microbatch):
+                batch = to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device)
+                with self.compute_loss_context_manager():
+                    logprob, _ = token_logprobs(model, batch)
+                scored += [
+                    replace(row, **{name: one[: len(row)]})
+                    for row, one in zip(part, logprob.float().cpu(), strict=True)
+                ]
+        model.train(training)
+        return scored
+
+    def _policy_model(self) -> Any:
+        return self.accelerator.unwrap_model(self.model_wrapped)
+
+    def _reference(self) -> AbstractContextManager[Any]:
+        """Return the frozen reference: a copy, a reference adapter, or the base without adapters."""
+        if self.ref_model is not None:
+            return nullcontext(self.ref_model)
+        model = self._policy_model()
+        adapter = "ref" if "ref" in model.peft_config else None
+        return _entered(model, use_adapter(model, adapter_name=adapter))
+
+    def _sampler_is_exact(self) -> bool:
+        full = all(p.dtype == torch.float32 for p in self._policy_model().parameters())
+        return full and self.accelerator.mixed_precision == "no"
+
+    @property
+    def _pad_id(self) -> int:
+        pad_id: int = self._tokenizer.pad_token_id
+        return pad_id
+
+
+def _at_tokens(advantage: Float[Tensor, " turn"], row: Row) -> Float[Tensor, " token"]:
+    if advantage.numel() == 0:
+        return row.token_advantage
+    taken = advantage[row.turn_of_token.clamp(min=0)]
+    return taken.masked_fill(row.turn_of_token < 0, 0.0)
+
+
+@contextmanager
+def _entered(model: Any, context: AbstractContextManager[Any]) -> Iterator[Any]:
+    with context:
+        yield model

@@ -1,0 +1,92 @@
+"""What a run logs about its episodes and its optimizer steps."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+
+from agentic_trl.evaluation import EpisodeRecord, summarize
+from agentic_trl.types import StopReason, Trajectory
+
+logger = logging.getLogger(__name__)
+
+LOGGED_AS = {
+    "ratio": "ratio/mean",
+    "clip_low": "clip_ratio/low",
+    "clip_high": "clip_ratio/high",
+    "kl": "kl",
+    "entropy": "entropy",
+    "drift": "sampling/logprob_difference",
+}
+"""Name in the log of each sum of an optimizer step; all are means over the units of the loss."""
+
+
+def log_step(trainer: Any, sums: Mapping[str, Any], seconds: float) -> None:
+    """Log an optimizer step's sums over all ranks.
+
+    Args:
+        trainer: The trainer, after the last backward of the step.
+        sums: This rank's sums over its micro-batches, by the keys of ``LOGGED_AS``.
+        seconds: Time of the step's forward and backward calls, rollouts included.
+    """
+    log = trainer._metrics["train"]
+    log["step_time"].append(seconds)
+    names = sorted(sums)
+    stacked = torch.stack([torch.as_tensor(sums[name]).float() for name in names])
+    stacked = stacked.to(trainer.accelerator.device)
+    for name, value in zip(
+        names, trainer.accelerator.reduce(stacked, reduction="sum").tolist(), strict=True
+    ):
+        log[LOGGED_AS[name]].append(value)
+
+
+def log_episodes(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
+    """Log the metrics of a generation batch over all ranks, and warn if it is useless.
+
+    Args:
+        trainer: The trainer.
+        trajectories: The episodes of this rank.
+    """
+    records = gather_object([EpisodeRecord.of(one) for one in trajectories])
+    log = trainer._metrics["train"]
+    for name, value in summarize(records).items():
+        log[name].append(value)
+    trainer._total_train_tokens += sum(one.tokens for one in records)
+    log["num_tokens"] = [trainer._total_train_tokens]
+    warn_of_useless_batch(records)
+    if trainer.args.log_completions:
+        _log_texts(trainer, trajectories)
+
+
+def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
+    """Warn if nothing can be learnt from a batch for a reason that a setting can mend.
+
+    Args:
+        records: Episodes of all ranks.
+    """
+    answered = [one for one in records if one.turns]
+    if answered and all(one.invalid == one.turns for one in answered):
+        logger.warning(
+            "No answer of this batch held an action that the environment accepted. Check the action "
+            "format against what the model writes (log_completions=True shows it)."
+        )
+    limits = {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW}
+    if records and all(one.stop in limits or one.cut == one.turns > 0 for one in records):
+        logger.warning(
+            "Every episode of this batch was cut by a token limit: all answers, or the episode itself. "
+            "Raise max_tokens_per_turn (max_completion_length), max_tokens_per_trajectory or "
+            "max_context_tokens, or shorten the history."
+        )
+
+
+def _log_texts(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
+    """Hand the conversations to TRL's table of completions."""
+    logs = trainer._logs
+    for messages, score in gather_object([(one.messages, one.score) for one in trajectories]):
+        first = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), 0)
+        logs["prompt"].append([dict(m) for m in messages[:first]])
+        logs["completion"].append([dict(m) for m in messages[first:]])
+        logs["rewards"]["environment"].append(score)
+        logs["advantages"].append(score)

@@ -1,0 +1,65 @@
+"""The tokenizer of the tiny policy: byte-level BPE, trained on a few thousand short texts."""
+
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
+TAGS = ("<think>", "</think>", "<action>", "</action>")
+
+# A line of an observation ("left: ice", a row of the map) can become one token, which makes prompts
+# three times shorter; in running text no token crosses a word.
+PIECES = r"[a-z]+:[^\n<]*\n?|(?:[A-Z] )+[A-Z]\n?| ?\p{L}+| ?\p{N}+|\s+| ?[^\s\p{L}\p{N}]+"
+
+# The system message is skipped: the policy was cloned without it. Append-only: a longer conversation
+# begins with the text of a shorter one.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{% if message['role'] in ['user', 'assistant'] %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_tokenizer(corpus: Iterable[str], *, size: int) -> PreTrainedTokenizerFast:
+    """Train the tokenizer.
+
+    Args:
+        corpus: Texts of the kind that the policy reads and writes, the tags included.
+        size: Number of tokens; the 256 bytes are among them, so any text can be encoded.
+
+    Returns:
+        A tokenizer with the chat template.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(TAGS),
+        special_tokens=list(SPECIAL),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(map(_without_tags, corpus), trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=["<|im_start|>"],
+        model_max_length=2048,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def _without_tags(text: str) -> str:
+    """Return the text with a newline for each tag: tags are tokens of their own."""
+    for tag in TAGS:
+        text = text.replace(tag, "\n")
+    return text
