@@ -11,7 +11,13 @@ import jaxtyping
 import pytest
 import torch
 
-jaxtyping.install_import_hook("agentic_trl", "beartype.beartype")
+import tests.checking  # noqa: F401  named below
+
+CHECKED = ["types", "ops", "algorithms", "batching", "rollout", "environments", "evaluation"]
+CHECKED += ["trainers.credit", "trainers.forward", "trainers.generation", "trainers.metrics"]
+jaxtyping.install_import_hook(
+    [f"agentic_trl.{name}" for name in CHECKED], "tests.checking.typechecker"
+)
 torch.set_num_threads(1)
 hypothesis.settings.register_profile(
     "agentic_trl", deadline=None, derandomize=True, print_blob=True, database=None

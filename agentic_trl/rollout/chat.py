@@ -5,7 +5,7 @@ Contract:
 - The first prompt is the chat template's rendering of the messages so far, with the generation prompt.
 - Each later prompt is rendered anew as text. If that text continues the previous prompt followed by
   the sampled answer, only the rest is encoded and the prompt *extends* the previous one; the sampled
-  ids stay. White space around an answer that the template trims does not count as a difference.
+  ids stay. White space around an answer that the template trims or adds is no difference.
 - Otherwise (a window, a summary, a template that rewrites history) the whole prompt is encoded anew
   and the turn starts a new row.
 - If the answer ended with a sampled end-of-turn token, the template's own one is not added again; if
@@ -13,11 +13,11 @@ Contract:
 - Text of an environment is escaped before it is rendered: it contains no added token of the tokenizer.
 """
 
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import jinja2
+from typing import Any, Protocol, runtime_checkable
 
 Message = Mapping[str, str]
 """A chat message with ``role`` and ``content``."""
@@ -26,12 +26,14 @@ History = Callable[[Sequence[Message]], Sequence[Message]]
 """Chooses the messages of the next prompt from the whole conversation."""
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that is used."""
 
     chat_template: Any
     eos_token: Any
     eos_token_id: Any
+    unk_token_id: Any
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
         """Render a conversation."""
@@ -98,7 +100,7 @@ class ChatFormat:
             template_kwargs: Variables handed to the template, for example ``enable_thinking``.
 
         Raises:
-            ValueError: If the tokenizer has no chat template.
+            ValueError: If the tokenizer has no chat template, or one that leaves out messages.
         """
         if not tokenizer.chat_template:
             raise ValueError(
@@ -107,9 +109,10 @@ class ChatFormat:
             )
         self.tokenizer = tokenizer
         self._kwargs = dict(template_kwargs or {})
-        added = [text for text in tokenizer.get_added_vocab() if text.strip()]
+        added = {text.strip(): i for text, i in tokenizer.get_added_vocab().items() if text.strip()}
         self._added = sorted(added, key=len, reverse=True)
-        self._has_system = self._accepts_system()
+        self._added_ids = set(added.values()) - {tokenizer.unk_token_id}
+        self._has_system, self._in_parts = self._probe()
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the text of a prompt, generation prompt included.
@@ -121,14 +124,7 @@ class ChatFormat:
             The template's rendering; a system message is merged into the first user message if the
             template has no place for it.
         """
-        shown = list(messages)
-        if not self._has_system and len(shown) > 1 and shown[0]["role"] == "system":
-            merged = {**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}
-            shown = [merged, *shown[2:]]
-        text: str = self.tokenizer.apply_chat_template(
-            shown, tokenize=False, add_generation_prompt=True, **self._kwargs
-        )
-        return text
+        return self._render(messages, has_system=self._has_system, in_parts=self._in_parts)
 
     def encode(self, text: str, *, first: bool) -> list[int]:
         """Return the ids of template text.
@@ -168,26 +164,53 @@ class ChatFormat:
         Returns:
             The text with a space put into every occurrence of an added token after its first
             character (one-character tokens become a question mark), lone surrogates replaced and
-            control characters other than tab and newline removed.
+            control characters other than tab and newline removed. What the tokenizer's normalizer
+            alone would turn into an added token is removed.
         """
         text = text.encode("utf-8", "replace").decode("utf-8")
-        text = "".join(c for c in text if (c >= " " and c != "\x7f") or c in "\t\n")
-        found = [token for token in self._added if token in text]
-        while found:
-            for token in found:
-                text = text.replace(token, f"{token[0]} {token[1:]}" if len(token) > 1 else "?")
-            found = [token for token in self._added if token in text and token != "?"]
+        text = "".join(c for c in text if c in "\t\n" or unicodedata.category(c) != "Cc")
+        text = self._split_added(text)
+        while self._added_ids.intersection(ids := self.encode(text, first=False)):
+            text = self._split_added(self.decode([i for i in ids if i not in self._added_ids]))
         return text
 
-    def _accepts_system(self) -> bool:
-        probe = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
-        try:
-            self.tokenizer.apply_chat_template(
-                probe, tokenize=False, add_generation_prompt=True, **self._kwargs
-            )
-        except jinja2.exceptions.TemplateError:
-            return False
-        return True
+    def _split_added(self, text: str) -> str:
+        while found := [token for token in self._added if token in text and token != "?"]:
+            for token in found:
+                text = text.replace(token, f"{token[0]} {token[1:]}" if len(token) > 1 else "?")
+        return text
+
+    def _render(self, messages: Sequence[Message], *, has_system: bool, in_parts: bool) -> str:
+        shown: list[Mapping[str, Any]] = list(messages)
+        if not has_system and len(shown) > 1 and shown[0]["role"] == "system":
+            merged = {**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}
+            shown = [merged, *shown[2:]]
+        if in_parts:
+            shown = [
+                {**message, "content": [{"type": "text", "text": message["content"]}]}
+                for message in shown
+            ]
+        text: str = self.tokenizer.apply_chat_template(
+            shown, tokenize=False, add_generation_prompt=True, **self._kwargs
+        )
+        return text
+
+    def _probe(self) -> tuple[bool, bool]:
+        """Return whether the template takes a system message, and whether content is in parts."""
+        probes = {"system": "first probe", "user": "second probe"}
+        messages = [{"role": role, "content": text} for role, text in probes.items()]
+        for in_parts in (False, True):
+            for has_system in (True, False):
+                try:
+                    text = self._render(messages, has_system=has_system, in_parts=in_parts)
+                except Exception:  # a template raises whatever it likes
+                    continue
+                if all(probe in text for probe in probes.values()):
+                    return has_system, in_parts
+        raise ValueError(
+            "The tokenizer's chat template does not show the text of a user message, so no conversation can be "
+            "rendered with it. Set `tokenizer.chat_template` to one that shows user messages."
+        )
 
 
 class Conversation:
@@ -246,9 +269,8 @@ class Conversation:
         """Return what ``rendered`` adds to the previous prompt and answer, ``None`` if it differs."""
         if self._rendered is None or not rendered.startswith(self._rendered):
             return None
-        tail = rendered[len(self._rendered) :]
-        answer = self._answer
-        for spelling in (answer, answer.rstrip(), answer.lstrip(), answer.strip()):
-            if tail.startswith(spelling + self._end):
-                return tail[len(spelling + self._end) :]
-        return None
+        trailing = re.escape(self._answer[len(self._answer.rstrip()) :])
+        end = rf"\s*?{re.escape(self._end)}" if self._end else f"(?:{trailing})?"
+        answer = re.compile(rf"\s*{re.escape(self._answer.strip())}{end}")
+        match = answer.match(rendered, len(self._rendered))
+        return rendered[match.end() :] or None if match else None

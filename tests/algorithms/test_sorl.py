@@ -76,9 +76,8 @@ class Toy:
 
         self.features = normal(*shape, FEATURES)
         self.token = torch.randint(VOCABULARY, (*shape, 1), generator=generator)
-        old_theta = normal(FEATURES, VOCABULARY)
-        self.old_logprob = self.logprob(old_theta)
-        self.theta = (old_theta + drift * normal(FEATURES, VOCABULARY)).requires_grad_()
+        self.theta = normal(FEATURES, VOCABULARY).requires_grad_()
+        self.old_logprob = self.logprob(self.theta).detach() - drift * normal(*shape)
         self.advantage = normal(*shape)
         self.share = normal(*shape).abs()
 

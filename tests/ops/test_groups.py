@@ -109,10 +109,16 @@ def test_spread_is_relative_to_the_largest_magnitude(values, zero):
     assert bool((normalize(values) == 0).all()) == zero
 
 
-def test_spread_is_that_of_the_group_and_of_counted_entries():
+def test_largest_magnitude_is_that_of_the_group():
     out = normalize([1.0, 1 + 1e-5, 1e9, 1e9], [0, 0, 1, 0], [True, True, True, False])
     assert bool((out[:2] != 0).all())
     assert bool((out[2:] == 0).all())
+
+
+@pytest.mark.parametrize("uncounted", [0.0, 1e9, math.nan])
+def test_spread_is_that_of_counted_entries(uncounted):
+    out = normalize([1.0, 1 + 0.9e-6, uncounted], counted=[True, True, False])
+    assert torch.count_nonzero(out) == 0
 
 
 @pytest.mark.parametrize("scale", ["std", "none"])

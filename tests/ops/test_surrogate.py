@@ -248,18 +248,19 @@ def test_upper_bound_on_the_ratio_acts_for_negative_advantages():
 
 
 def test_metrics_by_hand():
-    # four turns of one token: clipped above, clipped below, pessimistic, inside
+    # turns of one token: clipped above, clipped below, the two pessimistic sides, inside
+    ratios, advantages = [9.0, 1.5, 0.5, 1.5, 0.5, 1.1], [9.0, 1.0, -1.0, -1.0, 1.0, 1.0]
     inputs = loss_inputs(
-        torch.tensor([[9.0, 1.5, 0.5, 1.5, 1.1]]).log(),
-        torch.tensor([[9.0, 1.0, -1.0, -1.0, 1.0]]),
-        turns=[[-1, 0, 1, 2, 3]],
-        denominator=4.0,
+        torch.tensor([ratios], dtype=torch.float64).log(),
+        torch.tensor([advantages]),
+        turns=[[-1, 0, 1, 2, 3, 4]],
+        denominator=5.0,
     )
     metrics = policy_loss(inputs, level="turn", **CLIP).metrics
     assert set(metrics) == {"ratio", "clip_low", "clip_high"}
-    assert_near(metrics["clip_high"], 0.25)
-    assert_near(metrics["clip_low"], 0.25)
-    assert_near(metrics["ratio"], (1.5 + 0.5 + 1.5 + 1.1) / 4, 1e-6)
+    assert_near(metrics["clip_high"], 0.2)
+    assert_near(metrics["clip_low"], 0.2)
+    assert_near(metrics["ratio"], (1.5 + 0.5 + 1.5 + 0.5 + 1.1) / 5)
     assert not any(value.requires_grad for value in metrics.values())
 
 

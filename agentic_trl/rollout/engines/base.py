@@ -8,7 +8,7 @@ on its context and on its uniform numbers alone, not on what else is in the batc
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class Sample:
     """Whether the token limit came before an end-of-turn token."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Samples answers to prompts."""
 

@@ -1,0 +1,165 @@
+"""Methods, knobs, and what a run with or without an environment honours or refuses.
+
+Mutations seen red: a method's knob overriding an explicit one; a field of GRPOConfig missing from both
+lists; a refused field accepted; PlanPO accepting a penalty.
+"""
+
+import dataclasses
+
+import pytest
+from trl import GRPOConfig
+
+from agentic_trl.trainers.config import AgenticGRPOConfig
+from agentic_trl.trainers.fields import HONOURED, REFUSED, refused_settings
+from agentic_trl.trainers.methods import METHODS
+from tests.tiny import make_args
+
+FIELDS = {field.name: field for field in dataclasses.fields(GRPOConfig)}
+
+OTHER_VALUES = {
+    "pad_to_multiple_of": 8,
+    "torch_compile_backend": "inductor",
+    "torch_compile_mode": "default",
+    "include_num_input_tokens_seen": "all",
+    "train_sampling_strategy": "group_by_length",
+    "fsdp": "full_shard",
+    "loss_type": "grpo",
+    "multi_objective_aggregation": "normalize_then_sum",
+    "vllm_mode": "server",
+    "vllm_model_impl": "transformers",
+    "vllm_importance_sampling_mode": "token_mask",
+    "length_column_name": "size",
+    "include_for_metrics": ["inputs"],
+    "label_names": ["labels"],
+}
+
+
+def other_value(field):
+    """A value of a field's kind that is not its default."""
+    if field.name in OTHER_VALUES:
+        return OTHER_VALUES[field.name]
+    default = field.default
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, int | float):
+        return default + 1
+    return {"some": "thing"} if default is None else "other"
+
+
+def test_every_field_of_trl_is_honoured_or_refused_and_none_both():
+    assert not HONOURED & set(REFUSED)
+    assert set(FIELDS) == HONOURED | set(REFUSED)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_refused_field_is_named_with_what_to_do(tmp_path, name):
+    args = make_args(tmp_path)
+    assert refused_settings(args, FIELDS.values()) == []
+    setattr(args, name, other_value(FIELDS[name]))
+    with pytest.raises(
+        ValueError, match=f"{name}=.*has no effect with an environment: .+"
+    ) as error:
+        args.check_environment_run()
+    assert REFUSED[name] in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(HONOURED - {"scale_rewards", "steps_per_generation"}))
+def test_an_honoured_field_is_accepted(tmp_path, name):
+    args = make_args(tmp_path)
+    if name != "gradient_accumulation_steps":
+        setattr(args, name, other_value(FIELDS[name]))
+    args.check_environment_run()
+
+
+def test_methods_set_the_knobs_of_the_design_table(tmp_path):
+    def knobs(method):
+        args = make_args(tmp_path, method=method)
+        return (
+            args.advantage,
+            args.scale_rewards,
+            args.importance_sampling_level,
+            args.epsilon,
+            args.epsilon_high,
+            args.loss_aggregation,
+            args.step_gamma,
+        )
+
+    assert knobs("grpo") == ("grpo", "group", "token", 0.2, None, "token", 1.0)
+    assert knobs("dr-grpo") == ("grpo", "none", "token", 0.2, None, "token", 1.0)
+    assert knobs("gspo") == ("grpo", "group", "sequence", 3e-4, 4e-4, "trajectory", 1.0)
+    assert knobs("gigpo") == ("gigpo", "group", "token", 0.2, None, "token", 0.95)
+    assert knobs("planpo") == ("planpo", "group", "token", 0.2, None, "turn", 1.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_explicit_knob_wins_over_the_method(tmp_path, method):
+    args = make_args(tmp_path, method=method, epsilon=0.05, loss_aggregation="trajectory")
+    assert (args.epsilon, args.loss_aggregation) == (0.05, "trajectory")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "plan"}, "method: got 'plan', expected one of 'grpo'"),
+        ({"advantage": "best"}, "advantage: got 'best'"),
+        ({"importance_sampling_level": "word"}, "importance_sampling_level: got 'word'"),
+        ({"loss_aggregation": "mean"}, "loss_aggregation: got 'mean'"),
+        ({"planpo_alpha_start": 0.3}, "read by advantage=planpo only"),
+        ({"gigpo_step_weight": 0.5, "method": "planpo"}, "read by advantage=gigpo only"),
+        ({"step_gamma": 0.9}, "step_gamma=0.9 is read by"),
+        ({"history_window": 2}, "history='window' only"),
+        ({"method": "planpo", "invalid_action_penalty": 0.1}, "PlanPO divides the outcome"),
+        ({"max_turns": 0}, "max_turns: got 0, expected at least 1"),
+        ({"epsilon": 1.5}, r"epsilon: got 1.5, expected a number in \[0, 1\]"),
+        ({"eval_temperature": -1.0}, "eval_temperature: got -1.0"),
+        ({"num_generations": 1}, "at least 2 generations"),
+    ],
+)
+def test_bad_values_are_sentences(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        make_args(tmp_path, **changes)
+
+
+def test_counts_that_would_not_be_known_in_time_are_refused(tmp_path):
+    args = make_args(
+        tmp_path, gradient_accumulation_steps=2, steps_per_generation=3, num_generations=2
+    )
+    with pytest.raises(ValueError, match="steps_per_generation=3 is not a multiple of"):
+        args.check_environment_run()
+
+
+def test_scale_rewards_batch_is_refused(tmp_path):
+    args = make_args(tmp_path, scale_rewards="batch")
+    with pytest.raises(ValueError, match="scale_rewards='batch': expected 'group' or 'none'"):
+        args.check_environment_run()
+
+
+def test_knobs_of_agents_are_refused_without_an_environment(tmp_path):
+    make_args(tmp_path, max_turns=None, num_train_tasks=512, num_eval_tasks=64).check_plain_run()
+    for changes in ({"method": "planpo"}, {"max_context_tokens": 100}, {"history": "window"}):
+        args = make_args(
+            tmp_path, **{"max_turns": None, "num_train_tasks": 512, "num_eval_tasks": 64, **changes}
+        )
+        with pytest.raises(
+            ValueError, match=f"Got .*{next(iter(changes))}.* without an environment"
+        ):
+            args.check_plain_run()
+
+
+def test_defaults_without_environment_are_those_of_trl(tmp_path):
+    ours = AgenticGRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    theirs = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    different = {name for name in FIELDS if getattr(ours, name) != getattr(theirs, name)} - {
+        "logging_dir",
+        "run_name",
+    }
+    assert different == set()
+
+
+def test_a_configuration_survives_a_round_trip(tmp_path):
+    args = make_args(tmp_path, method="gigpo", environment_kwargs={"size": 5})
+    values = {f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.init}
+    values["generation_batch_size"] = None
+    again = AgenticGRPOConfig(**values)
+    assert again.step_gamma == 0.95
+    assert again.environment_kwargs == {"size": 5}
