@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentic_trl.assets import tiny_policy
     from agentic_trl.environments.base import ActionFormat, TextEnv
     from agentic_trl.environments.registry import make_env, register_env
     from agentic_trl.trainers.config import AgenticGRPOConfig
@@ -26,6 +27,7 @@ _HOMES = {
     "Turn": "agentic_trl.types",
     "make_env": "agentic_trl.environments.registry",
     "register_env": "agentic_trl.environments.registry",
+    "tiny_policy": "agentic_trl.assets",
 }
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Turn",
     "make_env",
     "register_env",
+    "tiny_policy",
 ]
 
 

@@ -48,9 +48,6 @@ def trajectory_advantage(table: TurnTable, *, scale: Scale = "std") -> Float[Ten
 
     Returns:
         Advantage of each trajectory; a long success can be below 0, yet never below a failure.
-
-    Raises:
-        ValueError: If ``scale`` is unknown.
     """
     turns = table.turns_per_trajectory.clamp(min=1)
     reward = torch.where(table.success, table.score / turns, torch.zeros_like(table.score))
@@ -100,9 +97,6 @@ def planpo_advantage(
 
     Returns:
         Advantage of each turn, the same for all its tokens.
-
-    Raises:
-        ValueError: If ``response_group`` or ``scale`` is unknown.
     """
     response = response_advantage(table, group=response_group, scale=scale)
     return trajectory_advantage(table, scale=scale)[table.trajectory] + alpha * response

@@ -85,11 +85,8 @@ def turn_mean_advantage(
     """Return SO-PPO's shared credit: the mean of the turn's token advantages, at each of its tokens.
 
     Args:
-        token_advantage: Advantage of each token.
-        turn_of_token: Turn of each token, -1 where it was not sampled.
-
-    Returns:
-        ``A^k / |y^k|`` at the sampled tokens, 0 elsewhere.
+        token_advantage: Advantage of each token; the result is ``A^k / |y^k|``.
+        turn_of_token: Turn of each token, -1 where it was not sampled; 0 there.
     """
     return segment_mean(token_advantage, turn_of_token, level="turn")
 

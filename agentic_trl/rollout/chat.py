@@ -196,7 +196,11 @@ class ChatFormat:
         return text
 
     def _probe(self) -> tuple[bool, bool]:
-        """Return whether the template takes a system message, and whether content is in parts."""
+        """Return whether the template takes a system message, and whether content is in parts.
+
+        Raises:
+            ValueError: If it shows user messages in neither way.
+        """
         probes = {"system": "first probe", "user": "second probe"}
         messages = [{"role": role, "content": text} for role, text in probes.items()]
         for in_parts in (False, True):

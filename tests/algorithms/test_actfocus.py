@@ -2,7 +2,8 @@
 
 The ratio of the weights in the gradient of turn ratios is checked in ``tests/ops/test_surrogate.py``.
 
-MUTATIONS
+Mutations seen red: energy with the wrong sign, of log-probabilities, in bfloat16; sigmoid with the
+wrong sign; 1 missing; kinds swapped; not masked; mu dead, sigma dead, no floor of sigma.
 """
 
 import math

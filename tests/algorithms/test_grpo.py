@@ -1,6 +1,7 @@
 """GRPO: worked example, parity, invariances, degenerate cases, and a toy that it solves.
 
-MUTATIONS
+Mutations seen red: flipped sign; turn-weighted statistics; groups merged; invalid trajectories
+counted; failures set to 0; scale dead; and those of ``tests/ops/test_groups.py``.
 """
 
 import math

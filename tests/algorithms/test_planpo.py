@@ -1,6 +1,10 @@
 """PlanPO: worked example, the paper's figures, parity, reductions, degenerate cases, and a toy.
 
-MUTATIONS
+Mutations seen red: A^E: failures with their score, among successes only, not per turn, per token,
+turn-weighted statistics, T not clamped, that of the next trajectory. A^S: failures left in,
+failures left out of "active", failures with their score, invalid counted, length off by one, groups
+per trajectory, groups per turn index, flipped sign. alpha: quadratic, started at the end, not held
+at the end.
 """
 
 import math

@@ -1,6 +1,9 @@
 """SORL: clipped sets, the bias of clipping as a gradient, the scale of the gradient, turn credit.
 
-MUTATIONS
+Mutations seen red: clip set by |r - 1|, on the pessimistic side, with one bound for both, with A =
+0 in it; complement of the set; bias without gradient, of the log ratio, with signs lost, averaged
+over clipped tokens; turns merged in the shared credit; scale inverted ("relative", "floor"),
+multiplied ("paper"), without trigger, with an infinite gradient.
 """
 
 import math

@@ -1,6 +1,9 @@
 """StepPO: worked example, parity, reductions, whitening, the critic's loss, degenerate cases.
 
-MUTATIONS
+Mutations seen red: trajectories merged; bootstrap indexed by step, dead; gamma and lambda swapped;
+whitening with population std, eps 1e-6, flipped sign, mean over all entries, no mask, exact
+equality or nothing for zero spread; critic: min for max, clip around 0, no factor 1/2, mean of the
+micro-batch. The decays of GAE: ``tests/ops/test_returns.py``.
 """
 
 import dataclasses

@@ -1,6 +1,8 @@
 """Statistics inside groups.
 
-MUTATIONS
+Mutations seen red: flipped sign; population std; std of the whole batch; eps 1e-4; statistics in
+float32; no zero-spread rule; spread absolute, or taken over uncounted entries; uncounted entries
+counted, or not masked.
 """
 
 import math

@@ -1,6 +1,8 @@
 """Log ratios at the level of the token, the turn and the sequence.
 
-MUTATIONS
+Mutations seen red: ratio inverted; turns merged; sum for mean; mean over unsampled tokens too;
+count clamped at 2; turn 0 masked; log-probabilities not masked; gradient of the mean for that of
+the token; no gradient; clamp at 10.
 """
 
 import math

@@ -1,6 +1,9 @@
 """Discounted returns, generalised advantage estimation, and the way from turns to tokens.
 
-MUTATIONS
+Mutations seen red: reward decayed too; sum from the wrong end; trajectories merged; successor
+across trajectories, previous for next, end of trajectory off by one; decay without gamma, without
+lambda; delta without gamma; returns without value; spreading not masked, turn 0 masked, turn off by
+one.
 """
 
 import math

@@ -1,6 +1,9 @@
 """The clipped surrogate and the policy loss: values, gradients, invariances, masks.
 
-MUTATIONS
+Mutations seen red: flipped sign; max for min; clip set by |r - 1|; clip bounds swapped; mask off by
+one turn, off by one token; advantage, share, factors, reference or entropy not masked; share
+ignored; denominator of the micro-batch; correction dropped; KL or entropy with the wrong sign; KL
+reversed; KL ratio or upper bound of the ratio dead; clip metrics without the sign of the advantage.
 """
 
 import math

@@ -1,0 +1,196 @@
+"""Trains a model to act in an environment, from a recipe.
+
+    accelerate launch recipes/train.py --config recipes/frozen_lake/planpo.yaml [--key value ...]
+
+A recipe holds the fields of ``RecipeArguments``, of ``AgenticGRPOConfig`` and of ``trl.ModelConfig``
+(``model_name_or_path``, ``use_peft``, ``lora_r``, ...); a flag wins over the recipe. The held-out tasks
+are played before and after training. Into ``output_dir`` go the model and ``metrics.json``.
+"""
+
+import difflib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+from transformers import PrinterCallback, TrainerCallback
+from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
+
+from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer
+from agentic_trl.assets import tiny_policy
+
+SHOWN = {
+    "success_rate": "success",
+    "turns/success_mean": "turns per success",
+    "tokens_per_turn/success": "tokens per response",
+}
+"""Metrics that are printed, and what they are called there."""
+
+
+@dataclass
+class RecipeArguments:
+    """What a recipe says besides the configurations of the trainer and of the model."""
+
+    environment: str = field(
+        default="FrozenLake-v1", metadata={"help": "Registered id of the environment."}
+    )
+    evaluate_first: bool = field(
+        default=True, metadata={"help": "Play the held-out tasks before training, too."}
+    )
+
+
+@dataclass
+class TrainerArguments(AgenticGRPOConfig):
+    """The trainer's configuration, in types that a command line can give."""
+
+    scale_rewards: str | None = field(
+        default=None, metadata={"help": "'group' or 'none'. None takes the method's value."}
+    )
+
+
+Parsed = tuple[RecipeArguments, TrainerArguments, ModelConfig]
+
+
+class UsageError(ValueError):
+    """A recipe or flag that cannot be carried out; the message is a sentence for the user."""
+
+
+def main() -> None:
+    """Train; leave with code 2 and a sentence if the recipe or a flag is wrong."""
+    try:
+        recipe, args, model = parse(sys.argv[1:])
+        trainer = build(recipe, args, model)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    began = time.perf_counter()
+    before = trainer.evaluate() if recipe.evaluate_first else {}
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    after = trainer.evaluate()
+    seconds = time.perf_counter() - began
+    trainer.save_model(args.output_dir)
+    if trainer.is_world_process_zero():
+        numbers = {"method": args.method, "seed": args.seed, "seconds": round(seconds, 1)}
+        numbers |= {"before": _plain(before), "after": _plain(after)}
+        numbers["history"] = [one for one in trainer.state.log_history if "success_rate" in one]
+        path = Path(args.output_dir) / "metrics.json"
+        path.write_text(json.dumps(numbers, indent=1) + "\n")
+        print_result(numbers)
+        print(f"model and metrics: {args.output_dir}")
+
+
+def parse(arguments: Sequence[str]) -> Parsed:
+    """Read a recipe and flags.
+
+    Args:
+        arguments: Command line without the program's name.
+
+    Returns:
+        The arguments of the recipe, of the trainer and of the model.
+
+    Raises:
+        UsageError: If the file cannot be read, or a key is unknown.
+        ValueError: If a value is refused by its configuration.
+    """
+    parser = TrlParser((RecipeArguments, TrainerArguments, ModelConfig))
+    if not torch.accelerator.is_available():
+        parser.set_defaults(use_cpu=True, bf16=False)  # TRL's default, bf16, needs an accelerator.
+    try:
+        *parsed, in_file, on_line = parser.parse_args_and_config(
+            list(arguments), return_remaining_strings=True, separate_remaining_strings=True
+        )
+    except OSError as error:
+        raise UsageError(f"The recipe cannot be read: {error}.") from error
+    known = {action.dest for action in parser._actions}
+    for place, rest in (("recipe", in_file), ("command line", on_line)):
+        if rest:
+            key = rest[0].removeprefix("--").split("=")[0]
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise UsageError(
+                f"The {place} sets {key!r}, which is no field of a recipe.{hint} Correct the name, "
+                "or remove it; --help lists all fields."
+            )
+    if not parsed[2].model_name_or_path:
+        raise UsageError("No model is named: set `model_name_or_path` to a name, a path, or 'tiny'.")
+    return tuple(parsed)
+
+
+def build(recipe: RecipeArguments, args: TrainerArguments, model: ModelConfig) -> Any:
+    """Return the trainer of a recipe.
+
+    Args:
+        recipe: Environment.
+        args: Configuration of the trainer.
+        model: Model, adapter and quantization.
+    """
+    loading: dict[str, Any] = {"dtype": model.dtype, "revision": model.model_revision}
+    if model.attn_implementation:
+        loading["attn_implementation"] = model.attn_implementation
+    args.model_init_kwargs = {**loading, **(args.model_init_kwargs or {})}
+    tiny = model.model_name_or_path == "tiny"
+    trainer = AgenticGRPOTrainer(
+        tiny_policy() if tiny else model.model_name_or_path,
+        args,
+        environment=recipe.environment,
+        peft_config=get_peft_config(model),
+        quantization_config=get_quantization_config(model),
+        callbacks=[ProgressLines()],
+    )
+    trainer.remove_callback(PrinterCallback)  # It prints every metric of every log.
+    return trainer
+
+
+class ProgressLines(TrainerCallback):
+    """Prints a line for each log of training and each evaluation."""
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
+    ) -> None:
+        """Print the metrics that matter.
+
+        Args:
+            args: Configuration of the trainer.
+            state: Progress of the training.
+            control: Unused.
+            logs: The metrics.
+            **kwargs: Unused.
+        """
+        del control, kwargs
+        if not state.is_world_process_zero:
+            return
+        held_out = "eval_success_rate" in logs
+        shown = _plain(logs) if held_out else logs
+        numbers = [f"{label} {shown[key]:5.2f}" for key, label in SHOWN.items() if key in shown]
+        if numbers:
+            what = "held-out" if held_out else "training"
+            steps = state.max_steps or args.max_steps
+            print(f"step {state.global_step:4d}/{steps}  {what}  {'  '.join(numbers)}", flush=True)
+
+
+def print_result(numbers: dict[str, Any]) -> None:
+    """Print held-out metrics before and after.
+
+    Args:
+        numbers: Content of ``metrics.json``.
+    """
+    print(f"\nheld-out tasks, {numbers['method']}, {numbers['seconds']:.0f} s")
+    for key, label in SHOWN.items():
+        before, after = (numbers[when].get(key, float("nan")) for when in ("before", "after"))
+        print(f"  {label:20s} {before:6.3f} -> {after:6.3f}")
+
+
+def _plain(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return the metrics without the prefix of evaluation."""
+    return {key.removeprefix("eval_"): value for key, value in metrics.items()}
+
+
+if __name__ == "__main__":
+    main()
