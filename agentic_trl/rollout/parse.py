@@ -11,9 +11,11 @@ Contract:
   answer without an action is all reasoning.
 """
 
+import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from agentic_trl.environments.base import ActionFormat
 from agentic_trl.rollout.chat import ChatFormat
@@ -94,7 +96,8 @@ def decode_pieces(chat: ChatFormat, ids: Sequence[int]) -> list[str]:
             continue
         pieces.append(after[len(before) :])
         anchor, done = done, index
-    return pieces
+    text = chat.decode(ids)
+    return pieces if "".join(pieces) == text else _exact_pieces(chat, ids, text)
 
 
 def find_actions(
@@ -121,3 +124,10 @@ def find_actions(
         if bare:
             return [bare.span(1)], bare.group(1)
     return [], None
+
+
+def _exact_pieces(chat: ChatFormat, ids: Sequence[int], text: str) -> list[str]:
+    """Pieces where a later id changes the text of earlier ones, as a stray byte does in byte fallback."""
+    prefixes = (chat.decode(ids[:count]) for count in range(1, len(ids)))
+    ends = [len(os.path.commonprefix([text, prefix])) for prefix in prefixes]
+    return [text[a:b] for a, b in pairwise([0, *accumulate(ends, max), len(text)])]

@@ -6,8 +6,6 @@ from typing import Any, ClassVar
 
 from trl import GRPOConfig
 
-from agentic_trl.algorithms.planpo import alpha_at
-from agentic_trl.rollout.chat import History, WindowHistory, full_history
 from agentic_trl.trainers.fields import refused_settings
 from agentic_trl.trainers.methods import DEFAULTS, KNOBS_OF_ADVANTAGE, METHODS
 
@@ -177,50 +175,6 @@ class AgenticGRPOConfig(GRPOConfig):
                 f"Got {', '.join(set_knobs)} without an environment, expected an environment: these act on "
                 "episodes. Pass `environment=...` to the trainer, or leave them at their defaults."
             )
-
-    def make_history(self) -> History:
-        """Return the function that chooses what a prompt shows."""
-        if self.history == "full":
-            return full_history
-        return WindowHistory(self.history_window or 0)
-
-    def loss_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of ``ops.surrogate.policy_loss``."""
-        high = self.epsilon if self.epsilon_high is None else self.epsilon_high
-        return {
-            "level": self.importance_sampling_level,
-            "clip_low": self.epsilon,
-            "clip_high": high,
-            "kl_coef": self.beta,
-            "entropy_coef": self.entropy_coef,
-            "ratio_max": self.delta,
-            "kl_ratio": self.use_bias_correction_kl,
-        }
-
-    def row_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of ``batching.build_rows``."""
-        return {
-            "aggregation": self.loss_aggregation,
-            "skip_truncated": self.mask_truncated_completions,
-        }
-
-    def advantage_arguments(self, *, step: int, total_steps: int) -> dict[str, Any]:
-        """Return the keyword arguments of the chosen advantage.
-
-        Args:
-            step: Optimizer steps done, for schedules.
-            total_steps: Optimizer steps of the run.
-        """
-        scale = "std" if self.scale_rewards == "group" else "none"
-        if self.advantage == "planpo":
-            ends = {"start": self.planpo_alpha_start, "end": self.planpo_alpha_end}
-            alpha = alpha_at(step, total_steps, **ends)
-            group = self.planpo_response_group
-            return {"alpha": alpha, "response_group": group, "scale": scale}
-        if self.advantage == "gigpo":
-            weight = self.gigpo_step_weight
-            return {"gamma": self.step_gamma, "step_weight": weight, "scale": scale}
-        return {"scale": scale}
 
     def _check_names(self) -> None:
         choices = {

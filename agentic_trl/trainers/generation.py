@@ -25,6 +25,7 @@ from agentic_trl.batching import (
     pad_rows,
     turn_table,
 )
+from agentic_trl.trainers.arguments import advantage_arguments, row_arguments
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.credit import ADVANTAGES
 from agentic_trl.trainers.forward import to_device, token_logprobs
@@ -39,7 +40,7 @@ class GenerationSteps(GRPOTrainer):
 
     def _new_sets(self, trajectories: Sequence[Trajectory]) -> list[EpisodeSet]:
         """Assign credit over all ranks and share the rows out over the forward-backward calls."""
-        rows = build_rows(trajectories, **self.args.row_arguments())
+        rows = build_rows(trajectories, **row_arguments(self.args))
         rows = self._assign_credit(trajectories, self._score_rows(rows))
         count = self.args.steps_per_generation
         generator = torch.Generator().manual_seed(self.args.seed + 7919 * self._generation_index())
@@ -61,8 +62,8 @@ class GenerationSteps(GRPOTrainer):
         """Give the tokens of this rank's rows their advantages, from the statistics of all ranks."""
         table = turn_table(trajectories)
         tables = gather_object([table])
-        knobs = self.args.advantage_arguments(
-            step=self.state.global_step, total_steps=self.state.max_steps
+        knobs = advantage_arguments(
+            self.args, step=self.state.global_step, total_steps=self.state.max_steps
         )
         advantage = ADVANTAGES[str(self.args.advantage)](concatenate_tables(tables), **knobs)
         before = sum(len(one.step) for one in tables[: self.accelerator.process_index])

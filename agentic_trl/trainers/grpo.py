@@ -8,11 +8,13 @@ from peft import PeftModel
 from torch import nn
 from trl.trainer.utils import add_fused_lm_head
 
+from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers._trl_contract import require_supported_trl
+from agentic_trl.trainers.arguments import rollout_settings
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.mixin import EnvironmentHooks
-from agentic_trl.trainers.rollouts import RolloutManager, resolve_environments, task_dataset
 from agentic_trl.trainers.scores import environment as environment_reward
+from agentic_trl.trainers.tasks import resolve_environments, task_dataset
 
 
 class AgenticGRPOTrainer(EnvironmentHooks):
@@ -121,10 +123,9 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         limit = self.model.config.get_text_config().max_position_embeddings
         self.rollouts = RolloutManager(
             specs,
-            self.args,
+            rollout_settings(self.args, context_limit=limit),
             tokenizer=self._tokenizer,
             stop_ids=frozenset(self.eos_token_ids),
-            context_limit=limit,
         )
 
 

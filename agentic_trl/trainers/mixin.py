@@ -32,10 +32,11 @@ from agentic_trl.batching import (
 )
 from agentic_trl.evaluation import EpisodeRecord, summarize
 from agentic_trl.ops.surrogate import policy_loss
+from agentic_trl.rollout.manager import RolloutManager, progress_bar
+from agentic_trl.trainers.arguments import loss_arguments
 from agentic_trl.trainers.forward import to_device, token_logprobs
 from agentic_trl.trainers.generation import GenerationSteps
 from agentic_trl.trainers.metrics import log_episodes, log_step
-from agentic_trl.trainers.rollouts import RolloutManager, progress_bar
 from agentic_trl.trainers.scores import add_reward_functions
 from agentic_trl.trainers.state import EpisodeSet, EpochSampler, load_state, save_state
 from agentic_trl.types import LossInputs, LossOutput, TokenBatch, Trajectory
@@ -102,7 +103,7 @@ class EnvironmentHooks(GenerationSteps):
                 bar.set_postfix(turns=turns)
                 bar.update(finished)
 
-            return self.rollouts.run(model, starts, temperature=temperature, progress=advance)
+            return self.rollouts.play(model, starts, temperature=temperature, progress=advance)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Return the rows of this call, playing new episodes when the last ones are used up."""
@@ -177,7 +178,7 @@ class EnvironmentHooks(GenerationSteps):
                 token_weight=batch.token_weight,
                 entropy=entropy,
             ),
-            **self.args.loss_arguments(),
+            **loss_arguments(self.args),
         )
         share = batch.token_share / micro.denominator
         return replace(output, metrics={**output.metrics, "drift": (share * drift).sum()})

@@ -27,9 +27,7 @@ def standardize_within(numbers, names, counted, scale="std"):
     out = [0.0] * len(numbers)
     for name in set(names):
         places = [i for i, other in enumerate(names) if other == name and counted[i]]
-        for place, x in zip(
-            places, standardize([numbers[i] for i in places], scale) if places else [], strict=True
-        ):
+        for place, x in zip(places, standardize([numbers[i] for i in places], scale), strict=True):
             out[place] = x
     return out
 

@@ -11,6 +11,7 @@ from peft import LoraConfig
 from torch import nn
 
 from agentic_trl.environments.base import TextEnv
+from agentic_trl.trainers.arguments import advantage_arguments
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer
 
@@ -145,8 +146,8 @@ def test_alpha_falls_over_the_run(tmp_path, monkeypatch):
 
     class Kept(AgenticGRPOTrainer):
         def _new_sets(self, trajectories):
-            arguments = self.args.advantage_arguments(
-                step=self.state.global_step, total_steps=self.state.max_steps
+            arguments = advantage_arguments(
+                self.args, step=self.state.global_step, total_steps=self.state.max_steps
             )
             seen.append(arguments["alpha"])
             return super()._new_sets(trajectories)

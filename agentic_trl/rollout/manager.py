@@ -1,129 +1,96 @@
-"""The trainer's side of rollouts: tasks, environments, seeds, and the engine on the current weights."""
+"""Many episodes with one model: environments, seeds, settings, and the engine on the current weights."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from datasets import Dataset
 from tqdm.auto import tqdm
 
 from agentic_trl.environments.base import Environment
-from agentic_trl.environments.registry import EnvSpec, resolve_environment
-from agentic_trl.rollout.chat import ChatFormat
+from agentic_trl.environments.registry import EnvSpec
+from agentic_trl.rollout.chat import ChatFormat, History, full_history
 from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers import TransformersEngine
-from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.types import Trajectory
 
-logger = logging.getLogger(__name__)
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSettings:
+    """How episodes are played, whatever they are played for."""
 
-def resolve_environments(environment: Any, kwargs: Any) -> dict[str, EnvSpec]:
-    """Read the ``environment`` argument of a trainer.
-
-    Args:
-        environment: A registered id, a class, a factory, or a dictionary of them.
-        kwargs: Mapping of arguments that each environment is built with.
-
-    Returns:
-        Specifications by the name that the ``environment`` column of a dataset uses; a single
-        environment has the name ``""``.
-    """
-    if isinstance(environment, Mapping):
-        return {name: resolve_environment(one, kwargs) for name, one in environment.items()}
-    return {"": resolve_environment(environment, kwargs)}
-
-
-def task_dataset(specs: Mapping[str, EnvSpec], count: int, split: str) -> Dataset:
-    """Make tasks where the user gave none.
-
-    Args:
-        specs: The environments; tasks are shared out evenly between them.
-        count: Number of tasks.
-        split: ``"train"`` or ``"eval"``, disjoint.
-
-    Returns:
-        A dataset with a row per task.
-    """
-    rows: list[dict[str, Any]] = []
-    for index, (name, spec) in enumerate(specs.items()):
-        share = count // len(specs) + (index < count % len(specs))
-        rows += [{**task, "environment": name} for task in spec.make_tasks(share, split)]
-    return Dataset.from_list(rows)
+    limits: Limits
+    """Where episodes are cut."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How tokens are drawn."""
+    history: History = full_history
+    """What each prompt shows."""
+    max_turns: int | None = None
+    """Turns of an episode; ``None`` takes the environment's number."""
+    invalid_action_penalty: float = 0.0
+    """Taken off the reward of a turn without an accepted action."""
+    template_kwargs: Mapping[str, Any] | None = None
+    """Variables for the chat template."""
 
 
 class RolloutManager:
-    """Runs episodes for a trainer with the weights as they are."""
+    """Plays episodes with a model's weights as they are, and keeps the environments."""
 
     def __init__(
         self,
         specs: Mapping[str, EnvSpec],
-        config: AgenticGRPOConfig,
+        settings: RolloutSettings,
         *,
         tokenizer: Any,
         stop_ids: frozenset[int],
-        context_limit: int | None,
     ) -> None:
         """Set up rollouts.
 
         Args:
-            specs: The environments by name.
-            config: Limits, history, sampling.
+            specs: The environments by name; a single one may have the name ``""``.
+            settings: Limits, history, sampling.
             tokenizer: Tokenizer with a chat template.
             stop_ids: Token ids that end an answer.
-            context_limit: Tokens that the model can attend to; ``None`` if unknown.
         """
+        self.settings = settings
         self._specs = specs
-        self._config = config
         self._pool: dict[str, list[Environment]] = {name: [] for name in specs}
         self._stop_ids = stop_ids
         self._pad_id = tokenizer.pad_token_id
-        self.chat = ChatFormat(tokenizer, template_kwargs=config.chat_template_kwargs)
-        self._limits = Limits(
-            max_tokens_per_turn=config.max_tokens_per_turn or config.max_completion_length,
-            max_tokens_per_trajectory=config.max_tokens_per_trajectory,
-            max_context_tokens=config.max_context_tokens or context_limit,
-        )
+        self.chat = ChatFormat(tokenizer, template_kwargs=settings.template_kwargs)
 
-    def run(
+    def play(
         self,
         model: Any,
         starts: Sequence[Start],
         *,
-        temperature: float,
-        progress: Callable[[int, int], None],
+        temperature: float | None = None,
+        progress: Callable[[int, int], None] = lambda turns, finished: None,
     ) -> list[Trajectory]:
         """Play episodes.
 
         Args:
             model: The model to sample from; it is put into evaluation mode and back.
             starts: The episodes.
-            temperature: Sampling temperature, 0 for greedy.
+            temperature: Sampling temperature, 0 for greedy; ``None`` takes the settings'.
             progress: Called with turns taken and episodes finished.
 
         Returns:
             A trajectory for each start.
         """
-        config = self._config
-        sampling = Sampling(
-            temperature=temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-            min_p=config.min_p,
-            repetition_penalty=config.repetition_penalty,
-        )
-        engine = TransformersEngine(
-            model, pad_id=self._pad_id, stop_ids=self._stop_ids, sampling=sampling
-        )
+        sampling = self.settings.sampling
+        if temperature is not None:
+            sampling = replace(sampling, temperature=temperature)
         rollout = Rollout(
-            engine=engine,
+            engine=TransformersEngine(
+                model, pad_id=self._pad_id, stop_ids=self._stop_ids, sampling=sampling
+            ),
             chat=self.chat,
             stop_ids=self._stop_ids,
-            limits=self._limits,
-            history=config.make_history(),
-            invalid_action_penalty=config.invalid_action_penalty,
+            limits=self.settings.limits,
+            history=self.settings.history,
+            invalid_action_penalty=self.settings.invalid_action_penalty,
             progress=progress,
         )
         training = model.training
@@ -151,7 +118,7 @@ class RolloutManager:
             group=group,
             member=member,
             seed=seed,
-            max_turns=self._config.max_turns or spec.max_turns,
+            max_turns=self.settings.max_turns or spec.max_turns,
             success_threshold=spec.success_threshold,
         )
 

@@ -1,0 +1,91 @@
+"""From the flat configuration to the arguments of each layer below the trainers."""
+
+from typing import Any
+
+from agentic_trl.algorithms.planpo import alpha_at
+from agentic_trl.rollout.chat import WindowHistory, full_history
+from agentic_trl.rollout.collect import Limits
+from agentic_trl.rollout.engines.base import Sampling
+from agentic_trl.rollout.manager import RolloutSettings
+from agentic_trl.trainers.config import AgenticGRPOConfig
+
+
+def rollout_settings(config: AgenticGRPOConfig, *, context_limit: int | None) -> RolloutSettings:
+    """Return how episodes are played.
+
+    Args:
+        config: The configuration.
+        context_limit: Tokens that the model can attend to; ``None`` if unknown.
+    """
+    return RolloutSettings(
+        limits=Limits(
+            max_tokens_per_turn=config.max_tokens_per_turn or config.max_completion_length,
+            max_tokens_per_trajectory=config.max_tokens_per_trajectory,
+            max_context_tokens=config.max_context_tokens or context_limit,
+        ),
+        sampling=Sampling(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            top_k=config.top_k,
+            min_p=config.min_p,
+            repetition_penalty=config.repetition_penalty,
+        ),
+        history=full_history
+        if config.history == "full"
+        else WindowHistory(config.history_window or 0),
+        max_turns=config.max_turns,
+        invalid_action_penalty=config.invalid_action_penalty,
+        template_kwargs=config.chat_template_kwargs,
+    )
+
+
+def loss_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
+    """Return the keyword arguments of ``ops.surrogate.policy_loss``.
+
+    Args:
+        config: The configuration.
+    """
+    high = config.epsilon if config.epsilon_high is None else config.epsilon_high
+    return {
+        "level": config.importance_sampling_level,
+        "clip_low": config.epsilon,
+        "clip_high": high,
+        "kl_coef": config.beta,
+        "entropy_coef": config.entropy_coef,
+        "ratio_max": config.delta,
+        "kl_ratio": config.use_bias_correction_kl,
+    }
+
+
+def row_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
+    """Return the keyword arguments of ``batching.build_rows``.
+
+    Args:
+        config: The configuration.
+    """
+    return {
+        "aggregation": config.loss_aggregation,
+        "skip_truncated": config.mask_truncated_completions,
+    }
+
+
+def advantage_arguments(
+    config: AgenticGRPOConfig, *, step: int, total_steps: int
+) -> dict[str, Any]:
+    """Return the keyword arguments of the chosen advantage.
+
+    Args:
+        config: The configuration.
+        step: Optimizer steps done, for schedules.
+        total_steps: Optimizer steps of the run.
+    """
+    scale = "std" if config.scale_rewards == "group" else "none"
+    if config.advantage == "planpo":
+        ends = {"start": config.planpo_alpha_start, "end": config.planpo_alpha_end}
+        alpha = alpha_at(step, total_steps, **ends)
+        group = config.planpo_response_group
+        return {"alpha": alpha, "response_group": group, "scale": scale}
+    if config.advantage == "gigpo":
+        weight = config.gigpo_step_weight
+        return {"gamma": config.step_gamma, "step_weight": weight, "scale": scale}
+    return {"scale": scale}

@@ -1,0 +1,42 @@
+"""Reading a trainer's ``environment`` argument, and making its tasks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from datasets import Dataset
+
+from agentic_trl.environments.registry import EnvSpec, resolve_environment
+
+
+def resolve_environments(environment: Any, kwargs: Any) -> dict[str, EnvSpec]:
+    """Read the ``environment`` argument of a trainer.
+
+    Args:
+        environment: A registered id, a class, a factory, or a dictionary of them.
+        kwargs: Mapping of arguments that each environment is built with.
+
+    Returns:
+        Specifications by the name that the ``environment`` column of a dataset uses; a single
+        environment has the name ``""``.
+    """
+    if isinstance(environment, Mapping):
+        return {name: resolve_environment(one, kwargs) for name, one in environment.items()}
+    return {"": resolve_environment(environment, kwargs)}
+
+
+def task_dataset(specs: Mapping[str, EnvSpec], count: int, split: str) -> Dataset:
+    """Make tasks where the user gave none.
+
+    Args:
+        specs: The environments; tasks are shared out evenly between them.
+        count: Number of tasks.
+        split: ``"train"`` or ``"eval"``, disjoint.
+
+    Returns:
+        A dataset with a row per task.
+    """
+    rows: list[dict[str, Any]] = []
+    for index, (name, spec) in enumerate(specs.items()):
+        share = count // len(specs) + (index < count % len(specs))
+        rows += [{**task, "environment": name} for task in spec.make_tasks(share, split)]
+    return Dataset.from_list(rows)
