@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from agentic_trl.environments.base import ActionFormat, TextEnv
     from agentic_trl.environments.registry import make_env, register_env
     from agentic_trl.trainers.config import AgenticGRPOConfig
+    from agentic_trl.trainers.evaluate import evaluate
     from agentic_trl.trainers.grpo import AgenticGRPOTrainer
     from agentic_trl.types import StopReason, Trajectory, Turn
 
@@ -25,6 +26,7 @@ _HOMES = {
     "TextEnv": "agentic_trl.environments.base",
     "Trajectory": "agentic_trl.types",
     "Turn": "agentic_trl.types",
+    "evaluate": "agentic_trl.trainers.evaluate",
     "make_env": "agentic_trl.environments.registry",
     "register_env": "agentic_trl.environments.registry",
     "tiny_policy": "agentic_trl.assets",
@@ -38,6 +40,7 @@ __all__ = [
     "TextEnv",
     "Trajectory",
     "Turn",
+    "evaluate",
     "make_env",
     "register_env",
     "tiny_policy",

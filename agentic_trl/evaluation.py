@@ -1,7 +1,9 @@
 """Numbers about trajectories: success, return, turns, tokens, stop reasons."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb, sqrt
 from statistics import fmean
 
 from agentic_trl.types import StopReason, Trajectory
@@ -11,6 +13,8 @@ from agentic_trl.types import StopReason, Trajectory
 class EpisodeRecord:
     """What the metrics need of a trajectory; small enough to be sent between ranks."""
 
+    group: int
+    """Group: the task that was played."""
     stop: StopReason
     """Why it ended."""
     success: bool
@@ -37,6 +41,7 @@ class EpisodeRecord:
         """
         turns = trajectory.turns
         return cls(
+            group=trajectory.group,
             stop=trajectory.stop,
             success=trajectory.success,
             score=trajectory.score,
@@ -80,3 +85,67 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         metrics["turns/success_mean"] = turns / len(successes)
         metrics["tokens_per_turn/success"] = sum(o.tokens for o in successes) / max(turns, 1)
     return metrics
+
+
+def summarize_tasks(records: Sequence[EpisodeRecord]) -> dict[str, float]:
+    """Return ``summarize`` plus what repeated attempts at held-out tasks tell.
+
+    Args:
+        records: Episodes of all ranks; a group is a task.
+
+    Returns:
+        Also ``success_rate/low`` and ``success_rate/high``, and, with n > 1 attempts at every task,
+        ``pass^k`` for k = 2, 4, 8, ... up to n.
+    """
+    metrics = summarize(records)
+    tasks: dict[int, list[bool]] = defaultdict(list)
+    for one in records:
+        if not one.stop.failed:
+            tasks[one.group].append(one.success)
+    if not tasks:
+        return metrics
+    low, high = wilson_interval(metrics["success_rate"], len(tasks))
+    metrics |= {"success_rate/low": low, "success_rate/high": high}
+    attempts = min(len(successes) for successes in tasks.values())
+    k = 2
+    while k <= attempts:
+        metrics[f"pass^{k}"] = fmean(pass_hat(sum(s), len(s), k) for s in tasks.values())
+        k *= 2
+    return metrics
+
+
+def wilson_interval(rate: float, count: int, *, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's score interval of a rate.
+
+    Args:
+        rate: Observed share of successes, in ``[0, 1]``.
+        count: Number of independent trials, at least 1. Several attempts at a task are not independent:
+            the number of tasks is the safe count.
+        z: Quantile of the normal distribution; 1.96 for 95 %.
+
+    Returns:
+        Lower and upper end, in ``[0, 1]``.
+
+    Source:
+        Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
+    """
+    centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * sqrt(rate * (1 - rate) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return max(centre - half, 0.0), min(centre + half, 1.0)
+
+
+def pass_hat(successes: int, attempts: int, k: int) -> float:
+    """Return the unbiased estimate of the chance that k attempts at a task all succeed.
+
+    Args:
+        successes: Successful attempts.
+        attempts: All attempts, at least ``k``.
+        k: Number of attempts that must succeed together.
+
+    Returns:
+        ``C(successes, k) / C(attempts, k)``.
+
+    Source:
+        Yao et al., tau-bench, arXiv 2406.12045v1, section 3 (pass^k).
+    """
+    return comb(successes, k) / comb(attempts, k)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
 
 from agentic_trl.assets import tiny_policy
 from agentic_trl.environments.frozen_lake import MOVES, FrozenLake, FrozenLakeOracle
@@ -45,8 +45,8 @@ class Recipe:
     layers: int = 3
     heads: int = 4
     vocabulary: int = 640
-    steps: int = 900
-    batch: int = 128
+    steps: int = 500
+    batch: int = 96
     learning_rate: float = 3e-3
     noise: float = 0.4
     complaint_every: int = 40
@@ -82,8 +82,9 @@ def main() -> None:
     tokenizer = make_tokenizer([*corpus, *[complaint] * 200], size=recipe.vocabulary)
     model = make_model(tokenizer, recipe)
     clone(model, tokenizer, places, recipe)
-    numbers = held_out(model, tokenizer)
-    save(output, model, tokenizer)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    numbers = held_out(output)
     write_readme(output, recipe, model, numbers)
     print(json.dumps(numbers, indent=1), f"{time.time() - began:.0f} s")
 
@@ -110,15 +111,13 @@ def answer(place: Situation, noise: float, rng: np.random.Generator) -> str:
     goal = " and ".join(part.split()[1] for part in facts["goal"].split(", "))
     remarks = [f"goal is {goal}.", "let me see.", "i look again.", "i must not fall."]
     remarks += [f"{move} is {facts[move]}." for move in MOVES]
-    said = [str(one) for one in rng.choice(remarks, size=rng.integers(0, 5))]
-    if not said or rng.random() < 0.5:
-        said.append(f"go {action}")
+    said = [str(one) for one in rng.choice(remarks, size=rng.integers(0, 6))]
     return f"<think>{' '.join(said)}</think><action>{action}</action>"
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Qwen2ForCausalLM:
+def make_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
     """Return an untrained model."""
-    config = Qwen2Config(
+    config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=recipe.hidden_size,
         intermediate_size=recipe.intermediate_size,
@@ -132,11 +131,11 @@ def make_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> Qwen2ForCa
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config).float()
+    return LlamaForCausalLM(config).float()
 
 
 def clone(
-    model: Qwen2ForCausalLM,
+    model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
     places: list[Situation],
     recipe: Recipe,
@@ -148,8 +147,10 @@ def clone(
     )
     model.train()
     for step, (ids, labels) in enumerate(batches(tokenizer, places, recipe)):
-        logits = model(input_ids=ids, attention_mask=(ids != tokenizer.pad_token_id).long()).logits
-        loss = cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        mask = (ids != tokenizer.pad_token_id).long()
+        hidden = model.model(input_ids=ids, attention_mask=mask).last_hidden_state[:, :-1]
+        carries = labels[:, 1:] != -100
+        loss = cross_entropy(model.lm_head(hidden[carries]), labels[:, 1:][carries])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -187,11 +188,10 @@ def batches(
         yield ids, pad_sequence(labels, batch_first=True, padding_value=-100)
 
 
-def held_out(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, maps: int = 512
-) -> dict[str, dict[str, float]]:
-    """Return the metrics on held-out maps, sampled at temperature 1 and greedy."""
-    model.eval()
+def held_out(folder: Path, maps: int = 512) -> dict[str, dict[str, float]]:
+    """Return the metrics of the written policy on held-out maps, sampled at temperature 1 and greedy."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     numbers = {}
     for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
         stop_ids = frozenset({tokenizer.eos_token_id})
@@ -218,15 +218,8 @@ def held_out(
     return numbers
 
 
-def save(output: Path, model: Any, tokenizer: Any) -> None:
-    """Write the checkpoint."""
-    output.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(output)
-    tokenizer.save_pretrained(output)
-
-
 def write_readme(
-    output: Path, recipe: Recipe, model: Qwen2ForCausalLM, numbers: dict[str, Any]
+    output: Path, recipe: Recipe, model: LlamaForCausalLM, numbers: dict[str, Any]
 ) -> None:
     """Write how the policy was made and how good it is."""
     meta = {

@@ -166,7 +166,8 @@ def scripted(trajectories):
     class Scripted(AgenticGRPOTrainer):
         def _play(self, starts, *, temperature, description):
             self.batches = []
-            return trajectories[starts[0].group * self.num_generations :][: len(starts)]
+            first = starts[0].group * self.num_generations + starts[0].member
+            return trajectories[first : first + len(starts)]
 
         def _policy_loss(self, model, micro):
             self.batches.append(micro)

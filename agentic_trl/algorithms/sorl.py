@@ -103,7 +103,7 @@ def gradient_scale(
         floor: Smallest divisor of ``"floor"``, positive.
 
     Returns:
-        A factor in ``(0, 1]`` for ``"relative"`` and for ``"floor"`` with ``floor >= 1``; any
+        A factor in ``[0, 1]`` for ``"relative"`` and for ``"floor"`` with ``floor >= 1``; any
         positive number for ``"paper"``.
 
     Raises:

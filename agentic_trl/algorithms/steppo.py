@@ -47,7 +47,8 @@ def step_gae(
             means 0 everywhere.
 
     Returns:
-        Advantage and return of each step, in reward units.
+        Advantage and return of each step, in reward units, also of trajectories that are not ``valid``:
+        leave those out with ``whiten(valid=...)``.
 
     Raises:
         ValueError: If the table has no ``value`` or a factor lies outside ``[0, 1]``.

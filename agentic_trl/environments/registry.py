@@ -285,3 +285,9 @@ register_env(
     max_turns=12,
     description="Walk over a small frozen lake to the goal, past the holes.",
 )
+register_env(
+    "Sokoban-v1",
+    "agentic_trl.environments.sokoban:Sokoban",
+    max_turns=20,
+    description="Push every box on a target in a small room.",
+)

@@ -12,10 +12,12 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
 - An answer without an action costs a turn: the environment does not step, the reward is minus the
   penalty, and the next message says what was wrong and shows the last observation again.
 - A cut answer (no end-of-turn token) is parsed like any other.
-- An environment that raises ends its episode as ``environment_error``; other episodes go on.
+- An environment that raises, or gives no text or no finite reward, ends its episode as
+  ``environment_error``; other episodes go on.
 - Randomness is a function of (seed, group, member, turn): neither the batch nor what ran before matters.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -114,12 +116,14 @@ def collect(
     ]
     for episode in episodes:
         episode.begin()
-    while active := [episode for episode in episodes if episode.ready()]:
-        samples = rollout.engine.generate([episode.request() for episode in active])
-        for episode, sample in zip(active, samples, strict=True):
-            episode.take(sample)
-        rollout.progress(len(active), sum(episode.stop is not None for episode in active))
-    rollout.engine.finish()
+    try:
+        while active := [episode for episode in episodes if episode.ready()]:
+            samples = rollout.engine.generate([episode.request() for episode in active])
+            for episode, sample in zip(active, samples, strict=True):
+                episode.take(sample)
+            rollout.progress(len(active), sum(episode.stop is not None for episode in active))
+    finally:
+        rollout.engine.finish()
     return [episode.trajectory() for episode in episodes]
 
 
@@ -248,12 +252,12 @@ class _Episode:
         if action is None:
             return 0.0, False
         observation, reward, terminated, truncated, info = self.environment.step(action)
-        self.observation = _text(observation)
+        self.observation, reward = _text(observation), _finite(reward)
         if terminated or truncated:
             self.stop = StopReason.TERMINATED if terminated else StopReason.TRUNCATED
         reached = terminated and self.score + reward >= self.start.success_threshold
         self.success = bool(info.get("success", reached))
-        return float(reward), not info.get("invalid_action", False)
+        return reward, not info.get("invalid_action", False)
 
     def _fail(self, error: Exception) -> None:
         self.stop = StopReason.ENVIRONMENT_ERROR
@@ -267,3 +271,9 @@ def _text(observation: Any) -> str:
             "Render the state as text in `reset` and `step`."
         )
     return observation
+
+
+def _finite(reward: Any) -> float:
+    if not math.isfinite(reward):
+        raise ValueError(f"The environment returned the reward {reward}, expected a finite number.")
+    return float(reward)

@@ -123,6 +123,17 @@ class AgenticGRPOConfig(GRPOConfig):
         metadata={"help": "Temperature of evaluation; 0 is greedy, None the training temperature."},
     )
 
+    log_trajectories: bool = field(
+        default=True,
+        metadata={
+            "help": "Write one generation per logging_steps to output_dir/trajectories as JSON lines."
+        },
+    )
+    on_nonfinite_gradient: str = field(
+        default="stop",
+        metadata={"help": "What a NaN or infinite gradient does: 'stop' the run, 'skip' the step."},
+    )
+
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
         *GRPOConfig._VALID_DICT_FIELDS,
         "environment_kwargs",
@@ -184,6 +195,7 @@ class AgenticGRPOConfig(GRPOConfig):
             "loss_aggregation": ("token", "turn", "trajectory", None),
             "planpo_response_group": ("success", "active"),
             "history": ("full", "window"),
+            "on_nonfinite_gradient": ("stop", "skip"),
         }
         for name, legal in choices.items():
             value = getattr(self, name)

@@ -30,15 +30,17 @@ from agentic_trl.batching import (
     empty_row,
     pad_rows,
 )
-from agentic_trl.evaluation import EpisodeRecord, summarize
+from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.ops.surrogate import policy_loss
 from agentic_trl.rollout.manager import RolloutManager, progress_bar
 from agentic_trl.trainers.arguments import loss_arguments
+from agentic_trl.trainers.finite import guard_gradients
 from agentic_trl.trainers.forward import to_device, token_logprobs
 from agentic_trl.trainers.generation import GenerationSteps
 from agentic_trl.trainers.metrics import log_episodes, log_step
 from agentic_trl.trainers.scores import add_reward_functions
 from agentic_trl.trainers.state import EpisodeSet, EpochSampler, load_state, save_state
+from agentic_trl.trainers.traces import write_traces
 from agentic_trl.types import LossInputs, LossOutput, TokenBatch, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -114,6 +116,7 @@ class EnvironmentHooks(GenerationSteps):
         if fresh or self._buffered_inputs is None:
             trajectories = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = self._new_sets(trajectories)
+            write_traces(self, trajectories, self._buffered_inputs)
         return self._buffered_inputs[self._step % per_generation]
 
     # Loss
@@ -189,9 +192,10 @@ class EnvironmentHooks(GenerationSteps):
             self._step_sums[name] = self._step_sums.get(name, 0.0) + part
 
     def _after_backward(self, seconds: float) -> None:
-        """Log the optimizer step once its last backward is done."""
+        """Check and log the optimizer step once its last backward is done."""
         self._step_seconds += seconds
         if self.accelerator.sync_gradients:
+            guard_gradients(self)
             log_step(self, self._step_sums, self._step_seconds)
             self._step_sums, self._step_seconds = {}, 0.0
 
@@ -232,7 +236,7 @@ class EnvironmentHooks(GenerationSteps):
                 starts[at : at + size], temperature=temperature, description=description
             )
             records += [EpisodeRecord.of(one) for one in played]
-        metrics = summarize(gather_object(records))
+        metrics = summarize_tasks(gather_object(records))
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,

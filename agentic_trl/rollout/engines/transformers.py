@@ -4,6 +4,9 @@ The key-value cache of an episode is kept between its turns as long as its conte
 only the new tokens are computed. Slots of the cache that hold no token of an episode (padding, answers
 that ended before others) are masked, so every episode sees exactly its own context. Finished episodes
 leave the batch.
+
+Layers with a sliding window or a recurrent state cannot skip a masked slot between two tokens. A model
+that has such layers starts each turn with an empty cache, padded on the left only.
 """
 
 import inspect
@@ -22,6 +25,7 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from transformers.cache_utils import DynamicLayer
 
 from agentic_trl.rollout.engines.base import Request, Sample, Sampling
 
@@ -45,12 +49,15 @@ class TransformersEngine:
         """
         self._model = model
         self._pad = pad_id
-        self._stop = torch.tensor(sorted(stop_ids), device=model.device)
+        self._stop = torch.tensor(sorted(stop_ids), dtype=torch.long, device=model.device)
         self._sampling = sampling
         self._warpers = _warpers(sampling)
         base = model.get_base_model() if isinstance(model, PeftModel) else model
         parameters = inspect.signature(type(base).forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        layers = DynamicCache(config=model.config).layers
+        self._keeps = all(type(layer) is DynamicLayer for layer in layers)
+        self._drops = all(hasattr(layer, "batch_select_indices") for layer in layers)
         self.finish()
 
     def finish(self) -> None:
@@ -69,6 +76,7 @@ class TransformersEngine:
         Returns:
             A sample for each, in order.
         """
+        reuse = self._keeps and requests[0].reuse
         new = self._continue(requests)
         logits = self._forward(*self._left_pad(new))
         limit = max(request.max_new_tokens for request in requests)
@@ -78,12 +86,12 @@ class TransformersEngine:
             done = state.record(tokens, logprobs, torch.isin(tokens, self._stop), step)
             if step + 1 == limit or bool(done.all()):
                 break
-            if not requests[0].reuse and int(done.sum()) * 4 >= len(done):
+            if self._drops and not reuse and int(done.sum()) * 4 >= len(done):
                 tokens, done = self._drop(state, ~done, tokens)
             fed = tokens.masked_fill(done, self._pad)[:, None]
             logits = self._forward(fed, ~done[:, None])
             self._remember(state)
-        if not requests[0].reuse:
+        if not reuse:
             self.finish()
         return state.samples(self._stop)
 

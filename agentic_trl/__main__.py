@@ -1,0 +1,99 @@
+"""``python -m agentic_trl evaluate ...`` and ``python -m agentic_trl envs``."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rich
+
+from agentic_trl.assets import tiny_policy
+from agentic_trl.environments.registry import env_spec, registered_envs
+from agentic_trl.rollout.chat import WindowHistory, full_history
+from agentic_trl.rollout.collect import Limits
+from agentic_trl.rollout.engines.base import Sampling
+from agentic_trl.rollout.manager import RolloutSettings
+from agentic_trl.trainers.evaluate import evaluate
+from agentic_trl.trainers.traces import trace_lines
+from agentic_trl.viewer import render_trajectory
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        arguments: Words of the command line; ``None`` takes those of the process.
+
+    Returns:
+        Exit status: 0, or 2 if an argument was refused.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        _list_environments() if options.command == "envs" else _evaluate(options)
+    except (ValueError, TypeError, OSError) as error:
+        print(f"agentic_trl {options.command}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m agentic_trl", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("envs", help="list the registered environments")
+    one = commands.add_parser("evaluate", help="play held-out tasks and print the metrics")
+    one.add_argument("--model", default="tiny", help="path or name; 'tiny' is the embedded policy")
+    one.add_argument("--environment", required=True, help="registered id")
+    one.add_argument("--environment_kwargs", type=json.loads, default={}, help="JSON object")
+    one.add_argument("--num_tasks", type=int, default=200)
+    one.add_argument("--attempts", type=int, default=1, help="episodes a task; > 1 gives pass^k")
+    one.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    one.add_argument("--max_turns", type=int, default=None)
+    one.add_argument("--max_tokens_per_turn", type=int, default=512)
+    one.add_argument("--max_context_tokens", type=int, default=None)
+    one.add_argument("--history_window", type=int, default=None, help="past turns; unset is full")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--batch_size", type=int, default=64)
+    one.add_argument("--output", type=Path, default=None, help="JSON lines of the trajectories")
+    one.add_argument("--show", type=int, default=0, help="number of trajectories to print")
+    return parser
+
+
+def _list_environments() -> None:
+    for name in registered_envs():
+        spec = env_spec(name)
+        print(f"{name:20} {spec.max_turns:4} turns  {spec.description}")
+
+
+def _evaluate(options: Any) -> None:
+    window = options.history_window
+    result = evaluate(
+        tiny_policy() if options.model == "tiny" else options.model,
+        options.environment,
+        num_tasks=options.num_tasks,
+        attempts=options.attempts,
+        environment_kwargs=options.environment_kwargs,
+        seed=options.seed,
+        batch_size=options.batch_size,
+        settings=RolloutSettings(
+            limits=Limits(
+                max_tokens_per_turn=options.max_tokens_per_turn,
+                max_context_tokens=options.max_context_tokens,
+            ),
+            sampling=Sampling(temperature=options.temperature),
+            history=full_history if window is None else WindowHistory(window),
+            max_turns=options.max_turns,
+        ),
+    )
+    for trajectory in result.trajectories[: options.show]:
+        rich.print(render_trajectory(trajectory))
+    if options.output is not None:
+        lines = [json.dumps(line) for line in trace_lines(result.trajectories)]
+        options.output.write_text("\n".join(lines) + "\n", encoding="ascii")
+    for name, value in result.metrics.items():
+        print(f"{name:28} {value:.4g}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

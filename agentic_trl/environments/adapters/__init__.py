@@ -1,0 +1,1 @@
+"""Adapters: environments of other libraries as text environments, one file per library."""

@@ -1,0 +1,102 @@
+"""Scoring a policy on held-out tasks, without a trainer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
+from agentic_trl.rollout.collect import Limits
+from agentic_trl.rollout.engines.base import Sampling
+from agentic_trl.rollout.manager import RolloutManager, RolloutSettings, progress_bar
+from agentic_trl.trainers.tasks import resolve_environments, task_dataset
+from agentic_trl.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The result of ``evaluate``."""
+
+    metrics: dict[str, float]
+    """``success_rate`` with its 95 % interval, ``pass^k``, ``return``, turns, tokens, stop reasons."""
+    trajectories: list[Trajectory]
+    """All episodes; the group is the index of the task, the member that of the attempt."""
+
+
+def evaluate(
+    model: Any,
+    environment: Any,
+    *,
+    tokenizer: Any = None,
+    tasks: Sequence[Mapping[str, Any]] | None = None,
+    num_tasks: int = 200,
+    attempts: int = 1,
+    settings: RolloutSettings | None = None,
+    environment_kwargs: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> Evaluation:
+    """Play held-out tasks and summarise them.
+
+    Args:
+        model: Path or name of a causal language model, or a model.
+        environment: A registered id, a class, a factory, or a dictionary of them.
+        tokenizer: The model's tokenizer; ``None`` loads it by the model's name.
+        tasks: Dataset rows; ``None`` makes ``num_tasks`` of the environment's held-out tasks.
+        num_tasks: Number of tasks made.
+        attempts: Episodes of each task; more than one gives ``pass^k``.
+        settings: Limits, history and sampling; ``None`` is greedy with 512 tokens an answer.
+        environment_kwargs: Arguments that the environment is built with.
+        seed: Seed of the sampling.
+        batch_size: Episodes played together.
+        progress: Whether to show a bar.
+
+    Returns:
+        Metrics and trajectories.
+
+    Raises:
+        ValueError: If the environment is unknown or the tokenizer has no chat template.
+    """
+    name = model if isinstance(model, str) else model.config._name_or_path
+    tokenizer = tokenizer or AutoTokenizer.from_pretrained(name)
+    loaded = AutoModelForCausalLM.from_pretrained(model) if isinstance(model, str) else model
+    specs = resolve_environments(environment, environment_kwargs)
+    tasks = tasks if tasks is not None else list(task_dataset(specs, num_tasks, "eval"))
+    settings = settings or RolloutSettings(
+        limits=Limits(max_tokens_per_turn=512), sampling=Sampling(temperature=0.0)
+    )
+    manager = RolloutManager(
+        specs, settings, tokenizer=tokenizer, stop_ids=stop_ids(loaded, tokenizer)
+    )
+    starts = [
+        manager.start(task, group=index, member=attempt, seed=(seed, index, attempt))
+        for index, task in enumerate(tasks)
+        for attempt in range(attempts)
+    ]
+    trajectories: list[Trajectory] = []
+    with progress_bar(len(starts), description="evaluate", disable=not progress) as bar:
+        for at in range(0, len(starts), batch_size):
+            trajectories += manager.play(
+                loaded,
+                starts[at : at + batch_size],
+                progress=lambda turns, finished: bar.update(finished),
+            )
+    manager.close()
+    records = [EpisodeRecord.of(one) for one in trajectories]
+    return Evaluation(metrics=summarize_tasks(records), trajectories=trajectories)
+
+
+def stop_ids(model: torch.nn.Module, tokenizer: Any) -> frozenset[int]:
+    """Return the ids that end an answer: those of the model's generation settings and the tokenizer's.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer.
+    """
+    config: Any = model.generation_config
+    declared = config.eos_token_id
+    ids = [declared] if isinstance(declared, int) else list(declared or [])
+    return frozenset([*ids, tokenizer.eos_token_id])

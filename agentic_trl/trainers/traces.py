@@ -1,0 +1,106 @@
+"""Trajectories as JSON lines: what was played, and what the loss made of it.
+
+A file per logged generation and rank under ``output_dir/trajectories``; a line per trajectory, readable
+with ``datasets.load_dataset("json", data_files=...)``. Non-ASCII and control characters are escaped.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentic_trl.batching import Row
+from agentic_trl.trainers.state import EpisodeSet
+from agentic_trl.types import Trajectory, Turn
+
+
+def write_traces(
+    trainer: Any, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]
+) -> None:
+    """Write this rank's episodes of a generation, if it is one that is logged.
+
+    Args:
+        trainer: The trainer; one generation per ``logging_steps`` optimizer steps is written.
+        trajectories: The episodes.
+        sets: Their rows with advantages and weights.
+    """
+    args, step = trainer.args, trainer.state.global_step
+    steps_per_generation = args.steps_per_generation * trainer.num_iterations
+    every = max(int(args.logging_steps) if args.logging_steps >= 1 else 1, 1)
+    covered = max(steps_per_generation // args.gradient_accumulation_steps, 1)
+    if not args.log_trajectories or step % every >= covered:
+        return
+    folder = Path(args.output_dir) / "trajectories"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"step_{step:06d}_rank_{trainer.accelerator.process_index}.jsonl"
+    rows = [row for one in sets for row in one.rows]
+    with path.open("w", encoding="ascii") as file:
+        for line in trace_lines(trajectories, rows):
+            file.write(json.dumps({"step": step, **line}) + "\n")
+
+
+def trace_lines(
+    trajectories: Sequence[Trajectory], rows: Sequence[Row] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield a dictionary of plain values for each trajectory.
+
+    Args:
+        trajectories: Episodes in order.
+        rows: Their rows, in any order; without them there are no advantages and weights.
+
+    Yields:
+        The columns of the file. ``task`` is JSON text, so that every task has the same columns.
+    """
+    credit = _credit_of_turns(rows)
+    first = 0
+    for one in trajectories:
+        yield {
+            "group": one.group,
+            "member": one.member,
+            "task": json.dumps(dict(one.task), default=str),
+            "stop": one.stop.value,
+            "success": one.success,
+            "score": one.score,
+            "error": one.error or "",
+            "messages": [dict(message) for message in one.messages],
+            "turns": [
+                _turn(turn, *credit.get(first + index, ([], [])))
+                for index, turn in enumerate(one.turns)
+            ],
+            "final_observation_ids": list(one.final_observation_ids),
+        }
+        first += len(one.turns)
+
+
+def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str, Any]:
+    return {
+        "extends": turn.extends,
+        "observation_ids": list(turn.observation_ids),
+        "action_ids": list(turn.action_ids),
+        "action_kinds": list(turn.action_kinds),
+        "action_logprobs": list(turn.action_logprobs),
+        "advantages": advantages,
+        "weights": weights,
+        "reward": turn.reward,
+        "penalty": turn.penalty,
+        "valid": turn.valid,
+        "truncated": turn.truncated,
+        "action": turn.action or "",
+        "state_key": turn.state_key or "",
+        "seconds": turn.seconds,
+    }
+
+
+def _credit_of_turns(rows: Sequence[Row]) -> dict[int, tuple[list[float], list[float]]]:
+    """Advantages and weights of the sampled tokens of each turn."""
+    credit: dict[int, tuple[list[float], list[float]]] = {}
+    for row in rows:
+        weights = [1.0] * len(row) if row.token_weight is None else row.token_weight.tolist()
+        for turn, advantage, weight in zip(
+            row.turn_of_token.tolist(), row.token_advantage.tolist(), weights, strict=True
+        ):
+            if turn >= 0:
+                advantages, kept = credit.setdefault(turn, ([], []))
+                advantages.append(advantage)
+                kept.append(weight)
+    return credit

@@ -1,0 +1,38 @@
+"""A trajectory in the console."""
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from agentic_trl.types import Trajectory
+
+STYLES = {"system": "dim", "user": "cyan", "assistant": "green"}
+"""Colour of each role."""
+
+
+def render_trajectory(trajectory: Trajectory) -> RenderableType:
+    """Return something that ``rich.print`` shows.
+
+    Args:
+        trajectory: An episode.
+
+    Returns:
+        The conversation with the reward of each turn and the way it ended. Text is shown as it is:
+        markup has no effect and control characters are escaped.
+    """
+    parts: list[RenderableType] = []
+    turns = iter(trajectory.turns)
+    for message in trajectory.messages:
+        title = message["role"]
+        if title == "assistant":
+            turn = next(turns)
+            title += f" | reward {turn.reward:g} | {len(turn.action_ids)} tokens"
+            title += "" if turn.valid else " | no accepted action"
+        content = "".join(
+            c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message["content"]
+        )
+        parts.append(
+            Panel(Text(content), title=title, title_align="left", style=STYLES[message["role"]])
+        )
+    end = f"{trajectory.stop} | success {trajectory.success} | score {trajectory.score:g}"
+    return Group(*parts, Text(end, style="bold"))

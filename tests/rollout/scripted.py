@@ -1,0 +1,133 @@
+"""A vocabulary of words, an engine and environments that follow a script; all ids are known by hand.
+
+``ids("<go> a </go> <end>")`` is ``(6, 8, 7, 1)``. A prompt reads
+``<system> ... <end> <user> observation <end> <assistant>``; the instruction how to answer is ``SYSTEM``,
+words that are all unknown.
+"""
+
+import functools
+
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from agentic_trl.environments.base import ActionFormat
+from agentic_trl.rollout.chat import ChatFormat
+from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
+from agentic_trl.rollout.engines.base import Sample
+
+WORDS = ["<pad>", "<end>", "<unk>", "<system>", "<user>", "<assistant>", "<go>", "</go>"]
+WORDS += [*"abcdefghijklmnopqrstuvwxyz", "<action>", "</action>"]
+FORM = ActionFormat(tag="go")
+SYSTEM = (3, *[2] * len(FORM.describe().split()), 1)
+COMPLAINT = [2] * len(f"Your answer held no action. {FORM.describe()}".split())
+STOP = frozenset({1})
+
+
+@functools.cache
+def chat():
+    core = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", eos_token="<end>", unk_token="<unk>"
+    )
+    tokenizer.add_tokens(["<system>", "<user>", "<assistant>"], special_tokens=True)
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} <end> {% endfor %}"
+        "{% if add_generation_prompt %}<assistant> {% endif %}"
+    )
+    return ChatFormat(tokenizer)
+
+
+def ids(text):
+    return tuple(WORDS.index(word) for word in text.split())
+
+
+def user(observation, *, cut=False):
+    """What an observation adds to a context; the end of turn of a cut answer comes before it."""
+    return ((1,) if cut else ()) + (4, *ids(observation), 1, 5)
+
+
+class Engine:
+    """Answers of each episode in order, cut at the budget; keeps all requests."""
+
+    def __init__(self, *answers):
+        self.answers = [list(texts) for texts in answers]
+        self.requests = []
+        self.finished = 0
+
+    def generate(self, requests):
+        self.requests.append(list(requests))
+        samples = []
+        for request in requests:
+            answer = ids(self.answers[request.episode].pop(0))[: request.max_new_tokens]
+            logprobs = tuple(-0.25 * token for token in answer)
+            samples.append(Sample(ids=answer, logprobs=logprobs, truncated=answer[-1] != 1))
+        return samples
+
+    def finish(self):
+        self.finished += 1
+
+    def of(self, episode):
+        return [r for batch in self.requests for r in batch if r.episode == episode]
+
+
+class Script:
+    """A plain class; ``steps`` are results of ``step`` in order, ``first`` of ``reset``; errors are raised."""
+
+    action_format = FORM
+
+    def __init__(self, *steps, first="a"):
+        self.first, self.steps, self.taken, self.resets = first, list(steps), [], []
+
+    def reset(self, *, seed=None, options=None):
+        self.resets.append((seed, options))
+        return _raise_or(self.first), {}
+
+    def step(self, action):
+        self.taken.append(action)
+        return _raise_or(self.steps.pop(0))
+
+    def state_key(self):
+        return f"left {len(self.steps)}"
+
+
+def _raise_or(value):
+    if isinstance(value, Exception):
+        raise value
+    return value
+
+
+def step(observation, reward=0.0, *, terminated=False, truncated=False, **info):
+    return observation, reward, terminated, truncated, info
+
+
+GO = "<go> b </go> <end>"
+"""An answer with the action ``b``: ids 6, 9, 7, 1."""
+
+
+def start(index=0, *, max_turns=8, task=None, seed=None, **more):
+    seed = (7, 0, index) if seed is None else seed
+    return Start(
+        task=task or {}, group=index // 2, member=index % 2, seed=seed, max_turns=max_turns, **more
+    )
+
+
+def run(environments, answers, *, starts=None, limits=None, **more):
+    """Collect scripted episodes; return the trajectories and the engine."""
+    engine = Engine(*answers)
+    rollout = Rollout(
+        engine=engine,
+        chat=chat(),
+        stop_ids=STOP,
+        limits=Limits(**{"max_tokens_per_turn": 16, **(limits or {})}),
+        **more,
+    )
+    starts = starts or [start(index) for index in range(len(environments))]
+    return collect(starts, environments, rollout), engine
+
+
+def run_one(environment, answers, **more):
+    if "max_turns" in more:
+        more["starts"] = [start(max_turns=more.pop("max_turns"))]
+    (trajectory,), engine = run([environment], [answers], **more)
+    return trajectory, engine

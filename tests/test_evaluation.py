@@ -1,0 +1,83 @@
+"""Metrics of episodes by hand.
+
+Mutations seen red: failed episodes counted in the success rate; turns of all episodes in the success mean;
+pass^k as rate**k; Wilson's interval with the episodes as count.
+"""
+
+import pytest
+
+from agentic_trl.evaluation import (
+    EpisodeRecord,
+    pass_hat,
+    summarize,
+    summarize_tasks,
+    wilson_interval,
+)
+from agentic_trl.types import StopReason
+
+
+def record(group, success, *, turns=2, tokens=10, invalid=0, rows=1, stop="terminated", score=None):
+    return EpisodeRecord(
+        group=group,
+        stop=StopReason(stop),
+        success=success,
+        score=float(success) if score is None else score,
+        turns=turns,
+        tokens=tokens,
+        invalid=invalid,
+        cut=0,
+        rows=rows,
+    )
+
+
+def test_a_worked_example():
+    records = [
+        record(0, True, turns=2, tokens=10),
+        record(0, True, turns=4, tokens=50, invalid=1, rows=3),
+        record(1, False, turns=6, tokens=60, stop="turn_limit", score=0.5),
+        record(1, False, turns=9, tokens=99, stop="environment_error"),
+    ]
+    got = summarize(records)
+    assert got["success_rate"] == pytest.approx(2 / 3)
+    assert got["return"] == pytest.approx(2.5 / 3)
+    assert got["turns/mean"] == 4  # (2 + 4 + 6) / 3
+    assert got["turns/success_mean"] == 3
+    assert got["tokens_per_turn"] == 10  # 120 / 12
+    assert got["tokens_per_turn/success"] == 10  # 60 / 6
+    assert got["invalid_action_rate"] == pytest.approx(1 / 12)
+    assert got["rollout/rewritten_rows"] == pytest.approx(2 / 3)
+    assert got["stop/terminated"] == 0.5
+    assert got["stop/environment_error"] == 0.25
+    assert sum(v for k, v in got.items() if k.startswith("stop/")) == 1
+
+
+def test_without_a_success_or_an_episode_that_counts_the_metrics_are_absent():
+    assert "turns/success_mean" not in summarize([record(0, False)])
+    assert "success_rate" not in summarize([record(0, False, stop="timeout")])
+
+
+def test_pass_hat_counts_subsets():
+    # 3 of 4 succeed: of the 6 pairs, 3 hold two successes.
+    assert pass_hat(3, 4, 2) == 0.5
+    assert pass_hat(1, 4, 2) == 0
+    assert pass_hat(4, 4, 4) == 1
+
+
+def test_tasks_are_the_count_of_the_interval_and_of_pass_k():
+    records = [
+        record(g, s) for g, row in enumerate(["1110", "1111"]) for s in map(bool, map(int, row))
+    ]
+    got = summarize_tasks(records)
+    assert got["success_rate"] == 7 / 8
+    assert got["pass^2"] == (0.5 + 1) / 2
+    assert got["pass^4"] == 0.5
+    assert "pass^8" not in got
+    assert (got["success_rate/low"], got["success_rate/high"]) == wilson_interval(7 / 8, 2)
+
+
+def test_wilson_by_hand():
+    # p = .5, n = 4, z = 2: centre (.5 + .5) / 2 = .5, half 2 sqrt(.0625 + .0625) / 2 = .35355
+    low, high = wilson_interval(0.5, 4, z=2)
+    assert (low, high) == pytest.approx((0.14645, 0.85355), abs=1e-5)
+    assert wilson_interval(0.0, 10)[0] == 0
+    assert wilson_interval(1.0, 10)[1] == 1

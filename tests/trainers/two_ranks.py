@@ -1,0 +1,101 @@
+"""Run by ``test_ranks.py`` under torchrun: a case on two gloo ranks, its result written by rank 0."""
+
+import sys
+from pathlib import Path
+
+import torch
+from peft import LoraConfig
+from torch import distributed
+
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
+from tests.trainers.cases import LORA_CASES, SCRIPTED_CASES, episodes_of
+
+
+def check_world(trainer):
+    accelerator = trainer.accelerator
+    assert accelerator.num_processes == 2, accelerator.num_processes
+    assert accelerator.distributed_type.value == "MULTI_CPU", accelerator.distributed_type
+
+
+def scripted_case(name, folder):
+    trajectories, knobs = episodes_of(name)
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"]) if name in LORA_CASES else None
+    knobs["per_device_train_batch_size"] //= 2
+    torch.manual_seed(0)
+    trainer = make_trainer(folder, cls=scripted(trajectories), peft_config=lora, **knobs)
+    check_world(trainer)
+    trainer.train()
+    micro_batches = trainer.accelerator.gather(torch.tensor([len(trainer.batches)])).tolist()
+    losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
+    return {
+        "gradients": [
+            {n.removeprefix("module."): g for n, g in step.items()}
+            for step in trainer.gradients.steps
+        ],
+        "micro_batches": micro_batches,
+        "losses": losses,
+        "metrics": trainer.state.log_history,
+    }
+
+
+class Uneven(Countdown):
+    """One turn for even seeds, 30 for odd ones."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        self.left = 30 if seed % 2 else 1
+        return observation, info
+
+
+def play_case(folder):
+    """Episodes of 1 and of 30 turns on different ranks, with evaluation; weights must stay equal."""
+    from agentic_trl import AgenticGRPOTrainer
+
+    evaluated = []
+
+    class Kept(AgenticGRPOTrainer):
+        def _play(self, starts, **more):
+            if not self.model.training:
+                evaluated.extend((start.task["seed"], start.member) for start in starts)
+            return super()._play(starts, **more)
+
+    trainer = Kept(
+        make_model(),
+        make_args(
+            folder,
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_steps=3,
+            max_turns=40,
+            num_train_tasks=8,
+            num_eval_tasks=3,
+            num_generations_eval=1,
+            per_device_eval_batch_size=1,
+            eval_strategy="steps",
+            eval_steps=3,
+            shuffle_dataset=False,
+        ),
+        environment=Uneven,
+        processing_class=make_tokenizer(),
+    )
+    check_world(trainer)
+    trainer.train()
+    weights = torch.cat([p.flatten() for p in trainer.model.parameters()])
+    both = trainer.accelerator.gather(weights[None])
+    from accelerate.utils import gather_object
+
+    return {"equal": torch.equal(both[0], both[1]), "evaluated": gather_object(evaluated)}
+
+
+def main():
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    result = scripted_case(name, folder) if name in SCRIPTED_CASES else play_case(folder)
+    if distributed.get_rank() == 0:
+        torch.save(result, folder / f"{name}.pt")
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
