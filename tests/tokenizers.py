@@ -150,7 +150,11 @@ def spell(tokenizer, text):
         ids = []
         for character in text.replace(" ", "▁"):
             known = vocab.get(character)
-            ids += [known] if known is not None else [vocab[f"<0x{b:02X}>"] for b in character.encode()]
+            ids += (
+                [known]
+                if known is not None
+                else [vocab[f"<0x{b:02X}>"] for b in character.encode()]
+            )
         return ids
     return tokenizer.encode(text, add_special_tokens=False)
 

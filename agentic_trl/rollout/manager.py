@@ -153,12 +153,34 @@ class RolloutManager:
         return chosen
 
 
-def progress_bar(total: int, *, description: str, disable: bool) -> tqdm:
-    """Return a bar that counts finished episodes and shows the turns taken.
+class RolloutBar(tqdm):
+    """A bar that counts finished episodes and shows the turns taken."""
 
-    Args:
-        total: Number of episodes.
-        description: What is being played.
-        disable: Whether to show nothing.
-    """
-    return tqdm(total=total, desc=description, unit="episode", leave=False, disable=disable)
+    def __init__(self, total: int, *, description: str, disable: bool) -> None:
+        """Open the bar.
+
+        Args:
+            total: Number of episodes.
+            description: What is being played.
+            disable: Whether to show nothing.
+        """
+        super().__init__(
+            total=total,
+            desc=description,
+            unit="episode",
+            leave=False,
+            disable=disable,
+            mininterval=0.5,
+        )
+        self.turns_taken = 0
+
+    def advance(self, turns: int, finished: int) -> None:
+        """Note a round.
+
+        Args:
+            turns: Turns taken in it.
+            finished: Episodes that ended in it.
+        """
+        self.turns_taken += turns
+        self.set_postfix(turns=self.turns_taken, refresh=False)
+        self.update(finished)

@@ -11,7 +11,6 @@ Contract:
   answer without an action is all reasoning.
 """
 
-import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -129,5 +128,11 @@ def find_actions(
 def _exact_pieces(chat: ChatFormat, ids: Sequence[int], text: str) -> list[str]:
     """Pieces where a later id changes the text of earlier ones, as a stray byte does in byte fallback."""
     prefixes = (chat.decode(ids[:count]) for count in range(1, len(ids)))
-    ends = [len(os.path.commonprefix([text, prefix])) for prefix in prefixes]
+    ends = [_shared(text, prefix) for prefix in prefixes]
     return [text[a:b] for a, b in pairwise([0, *accumulate(ends, max), len(text)])]
+
+
+def _shared(first: str, second: str) -> int:
+    """Return the length of the longest common beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from trl import GRPOConfig
 
 from agentic_trl.trainers.fields import refused_settings
@@ -51,6 +52,16 @@ class AgenticGRPOConfig(GRPOConfig):
             "help": "Mean over 'token's, over 'turn's of token means, or over 'trajectory's of token "
             f"means. {_BY_METHOD}"
         },
+    )
+    per_device_eval_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Episodes played together in evaluation; None takes the training's number."
+        },
+    )
+    bf16: bool | None = field(
+        default=None,
+        metadata={"help": "Train in bfloat16; None does so where there is an accelerator."},
     )
     planpo_alpha_start: float = field(
         default=0.1,
@@ -149,6 +160,10 @@ class AgenticGRPOConfig(GRPOConfig):
         self._check_unused_knobs()
         self._resolve_method()
         self._check_ranges()
+        if self.per_device_eval_batch_size is None:
+            self.per_device_eval_batch_size = self.per_device_train_batch_size
+        if self.bf16 is None and not torch.accelerator.is_available():
+            self.bf16 = False  # TRL's default needs an accelerator
         super().__post_init__()
 
     def check_environment_run(self) -> None:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.rollout.collect import Limits
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.rollout.manager import RolloutManager, RolloutSettings, progress_bar
+from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
 from agentic_trl.trainers.tasks import resolve_environments, task_dataset
 from agentic_trl.types import Trajectory
 
@@ -77,13 +77,10 @@ def evaluate(
         for attempt in range(attempts)
     ]
     trajectories: list[Trajectory] = []
-    with progress_bar(len(starts), description="evaluate", disable=not progress) as bar:
+    with RolloutBar(len(starts), description="evaluate", disable=not progress) as bar:
         for at in range(0, len(starts), batch_size):
-            trajectories += manager.play(
-                loaded,
-                starts[at : at + batch_size],
-                progress=lambda turns, finished: bar.update(finished),
-            )
+            part = starts[at : at + batch_size]
+            trajectories += manager.play(loaded, part, progress=bar.advance)
     manager.close()
     records = [EpisodeRecord.of(one) for one in trajectories]
     return Evaluation(metrics=summarize_tasks(records), trajectories=trajectories)

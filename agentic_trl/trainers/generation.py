@@ -4,7 +4,7 @@ Nothing here overrides TRL; the hooks are in ``mixin``. ``_assign_credit`` is wh
 replaces.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -30,13 +30,15 @@ from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.credit import ADVANTAGES
 from agentic_trl.trainers.forward import to_device, token_logprobs
 from agentic_trl.trainers.state import EpisodeSet
-from agentic_trl.types import Trajectory
+from agentic_trl.types import Trajectory, TurnTable
 
 
 class GenerationSteps(GRPOTrainer):
     """What happens to a generation batch between its last episode and its first backward."""
 
     args: AgenticGRPOConfig
+    advantage_function: Callable[[TurnTable], Float[Tensor, " turn"]] | None = None
+    """Takes the place of ``args.advantage`` if it is given."""
 
     def _new_sets(self, trajectories: Sequence[Trajectory]) -> list[EpisodeSet]:
         """Assign credit over all ranks and share the rows out over the forward-backward calls."""
@@ -62,13 +64,19 @@ class GenerationSteps(GRPOTrainer):
         """Give the tokens of this rank's rows their advantages, from the statistics of all ranks."""
         table = turn_table(trajectories)
         tables = gather_object([table])
-        knobs = advantage_arguments(
-            self.args, step=self.state.global_step, total_steps=self.state.max_steps
-        )
-        advantage = ADVANTAGES[str(self.args.advantage)](concatenate_tables(tables), **knobs)
+        advantage = self._advantage(concatenate_tables(tables))
         before = sum(len(one.step) for one in tables[: self.accelerator.process_index])
         local = advantage[before : before + len(table.step)]
         return [replace(row, token_advantage=_at_tokens(local, row)) for row in rows]
+
+    def _advantage(self, table: TurnTable) -> Float[Tensor, " turn"]:
+        """Return the advantage of each turn: the user's function, or the one that the knobs name."""
+        if self.advantage_function is not None:
+            return self.advantage_function(table)
+        knobs = advantage_arguments(
+            self.args, step=self.state.global_step, total_steps=self.state.max_steps
+        )
+        return ADVANTAGES[str(self.args.advantage)](table, **knobs)
 
     def _generation_index(self) -> int:
         """Number of the current generation batch, from 0; it seeds everything that is drawn for it."""

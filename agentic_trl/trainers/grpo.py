@@ -1,11 +1,12 @@
 """GRPO and its relatives for agents: TRL's trainer with an environment."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from datasets import Dataset
 from peft import PeftModel
-from torch import nn
+from torch import Tensor, nn
 from trl.trainer.utils import add_fused_lm_head
 
 from agentic_trl.rollout.manager import RolloutManager
@@ -15,6 +16,7 @@ from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.mixin import EnvironmentHooks
 from agentic_trl.trainers.scores import environment as environment_reward
 from agentic_trl.trainers.tasks import resolve_environments, task_dataset
+from agentic_trl.types import TurnTable
 
 
 class AgenticGRPOTrainer(EnvironmentHooks):
@@ -41,6 +43,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         train_dataset: Dataset | None = None,
         eval_dataset: Dataset | dict[str, Dataset] | None = None,
         reward_funcs: Any = None,
+        advantage_function: Callable[[TurnTable], Tensor] | None = None,
         **trl_arguments: Any,
     ) -> None:
         """Build the trainer.
@@ -54,6 +57,8 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 ``options``. ``None`` makes ``args.num_train_tasks`` of the environment's own tasks.
             eval_dataset: Held-out tasks; ``None`` makes ``args.num_eval_tasks``, disjoint from training.
             reward_funcs: Reward functions of TRL's kind, added to the environment's score.
+            advantage_function: A credit of your own: takes the ``TurnTable`` of all ranks and returns an
+                advantage per turn, in place of ``args.advantage``.
             **trl_arguments: Everything else of ``trl.GRPOTrainer``: ``processing_class``,
                 ``peft_config``, ``callbacks``, ``optimizers``, ``quantization_config``.
 
@@ -63,6 +68,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         """
         require_supported_trl()
         args = args or AgenticGRPOConfig()
+        self.advantage_function = advantage_function
         if environment is None:
             args.check_plain_run()
             super().__init__(
@@ -120,6 +126,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         self._step_sums = {}
+        self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
         limit = self.model.config.get_text_config().max_position_embeddings
         self.rollouts = RolloutManager(
             specs,

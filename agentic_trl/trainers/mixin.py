@@ -32,7 +32,8 @@ from agentic_trl.batching import (
 )
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.ops.surrogate import policy_loss
-from agentic_trl.rollout.manager import RolloutManager, progress_bar
+from agentic_trl.rollout.collect import Start
+from agentic_trl.rollout.manager import RolloutBar, RolloutManager
 from agentic_trl.trainers.arguments import loss_arguments
 from agentic_trl.trainers.finite import guard_gradients
 from agentic_trl.trainers.forward import to_device, token_logprobs
@@ -91,21 +92,22 @@ class EnvironmentHooks(GenerationSteps):
         return trajectories
 
     def _play(
-        self, starts: Sequence[Any], *, temperature: float, description: str
+        self, starts: Sequence[Start], *, temperature: float, description: str
     ) -> list[Trajectory]:
+        """Play episodes with the current weights, so many together as fit a batch."""
         assert self.rollouts is not None
         model = self.accelerator.unwrap_model(self.model_wrapped)
+        batch = len(starts) if self.model.training else self.args.per_device_eval_batch_size
+        size = max(batch or 1, 1)
         quiet = self.args.disable_tqdm or not self.accelerator.is_main_process
-        with progress_bar(len(starts), description=description, disable=quiet) as bar:
-            turns = 0
-
-            def advance(taken: int, finished: int) -> None:
-                nonlocal turns
-                turns += taken
-                bar.set_postfix(turns=turns)
-                bar.update(finished)
-
-            return self.rollouts.play(model, starts, temperature=temperature, progress=advance)
+        with RolloutBar(len(starts), description=description, disable=quiet) as bar:
+            return [
+                trajectory
+                for at in range(0, len(starts), size)
+                for trajectory in self.rollouts.play(
+                    model, starts[at : at + size], temperature=temperature, progress=bar.advance
+                )
+            ]
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Return the rows of this call, playing new episodes when the last ones are used up."""
@@ -229,14 +231,8 @@ class EnvironmentHooks(GenerationSteps):
         ]
         temperature = self.args.eval_temperature
         temperature = self.temperature if temperature is None else temperature
-        size = self.args.per_device_eval_batch_size
-        records: list[EpisodeRecord] = []
-        for at in range(0, len(starts), size):
-            played = self._play(
-                starts[at : at + size], temperature=temperature, description=description
-            )
-            records += [EpisodeRecord.of(one) for one in played]
-        metrics = summarize_tasks(gather_object(records))
+        played = self._play(starts, temperature=temperature, description=description)
+        metrics = summarize_tasks(gather_object([EpisodeRecord.of(one) for one in played]))
         return EvalLoopOutput(
             predictions=None,
             label_ids=None,

@@ -5,6 +5,7 @@
 words that are all unknown.
 """
 
+import dataclasses
 import functools
 
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -14,6 +15,7 @@ from agentic_trl.environments.base import ActionFormat
 from agentic_trl.rollout.chat import ChatFormat
 from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
 from agentic_trl.rollout.engines.base import Sample
+from agentic_trl.types import Turn
 
 WORDS = ["<pad>", "<end>", "<unk>", "<system>", "<user>", "<assistant>", "<go>", "</go>"]
 WORDS += [*"abcdefghijklmnopqrstuvwxyz", "<action>", "</action>"]
@@ -131,3 +133,21 @@ def run_one(environment, answers, **more):
         more["starts"] = [start(max_turns=more.pop("max_turns"))]
     (trajectory,), engine = run([environment], [answers], **more)
     return trajectory, engine
+
+
+def turn(observation_ids, action_ids, kinds, **more):
+    """A turn as the loop must record it; the scripted engine's log-prob of id ``i`` is ``-i / 4``."""
+    base = {
+        "observation_ids": tuple(observation_ids),
+        "action_ids": tuple(action_ids),
+        "action_logprobs": tuple(-0.25 * token for token in action_ids),
+        "action_kinds": tuple(kinds),
+        "reward": 0.0,
+        "extends": True,
+    }
+    return Turn(**{**base, **more})
+
+
+def timeless(trajectory):
+    """The turns with their wall time set to 0."""
+    return tuple(dataclasses.replace(one, seconds=0.0) for one in trajectory.turns)

@@ -21,7 +21,17 @@ from tests.tokenizers import _byte_characters, make, spell
 
 R, A = 1, 2
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
-PIECES = ["><", "<action>", "</action>", "</think>", "</think><action>", "left</", "a<ac", "tion>l", "go "]
+PIECES = [
+    "><",
+    "<action>",
+    "</action>",
+    "</think>",
+    "</think><action>",
+    "left</",
+    "a<ac",
+    "tion>l",
+    "go ",
+]
 """Tokens longer than a byte, among them some that join the end of one tag to the start of another."""
 
 
@@ -200,7 +210,8 @@ def test_a_tag_inside_the_think_block_is_no_action():
 
 
 @pytest.mark.parametrize(
-    "text", ["<action>left", "left</action>", "</action>left<action>", "<Action>x</Action>", "left", ""]
+    "text",
+    ["<action>left", "left</action>", "</action>left<action>", "<Action>x</Action>", "left", ""],
 )
 def test_without_a_pair_all_is_reasoning(text):
     for pieces in ((text,), (text, "<end>")):
