@@ -31,6 +31,8 @@ class EpisodeRecord:
     """Answers that the token limit cut before the policy ended them."""
     rows: int
     """Sequences that the trajectory is stored as."""
+    error: str = ""
+    """The environment's error, if it failed."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> "EpisodeRecord":
@@ -50,6 +52,7 @@ class EpisodeRecord:
             invalid=sum(not turn.valid for turn in turns),
             cut=sum(turn.truncated for turn in turns),
             rows=sum(not turn.extends for turn in turns),
+            error=trajectory.error or "",
         )
 
 

@@ -12,7 +12,6 @@ args = AgenticGRPOConfig(
     learning_rate=1e-3,
     max_completion_length=40,
     history="window",
-    logging_steps=5,
 )
 trainer = AgenticGRPOTrainer(tiny_policy(), args, environment="FrozenLake-v1")
 trainer.train()

@@ -81,6 +81,9 @@ class TextEnv(gymnasium.Env[str, str]):
     action_format: ActionFormat = ActionFormat()
     """How an answer is written."""
 
+    task_columns: tuple[str, ...] | None = None
+    """Columns of a dataset that ``reset`` reads from its options; others are refused. ``None``: any."""
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:

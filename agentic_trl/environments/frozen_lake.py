@@ -35,6 +35,7 @@ class FrozenLake(TextEnv):
     """
 
     action_format = ActionFormat(words=tuple(MOVES))
+    task_columns = ("map",)
     instructions = (
         "You walk on a frozen lake. Reach the goal (G). Falling into a hole (H) ends the walk. "
         "Each turn, move one cell."

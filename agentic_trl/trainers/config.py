@@ -134,6 +134,10 @@ class AgenticGRPOConfig(GRPOConfig):
         metadata={"help": "Temperature of evaluation; 0 is greedy, None the training temperature."},
     )
 
+    max_failed_fraction: float = field(
+        default=0.5,
+        metadata={"help": "Share of failed environments in a batch above which the run stops."},
+    )
     log_trajectories: bool = field(
         default=True,
         metadata={
@@ -259,7 +263,8 @@ class AgenticGRPOConfig(GRPOConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: got {value}, expected at least 1.")
-        for name in ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon"):
+        unit = ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon")
+        for name in (*unit, "max_failed_fraction"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise ValueError(f"{name}: got {value}, expected a number in [0, 1].")

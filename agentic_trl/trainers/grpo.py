@@ -15,7 +15,11 @@ from agentic_trl.trainers.arguments import rollout_settings
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.mixin import EnvironmentHooks
 from agentic_trl.trainers.scores import environment as environment_reward
-from agentic_trl.trainers.tasks import resolve_environments, task_dataset
+from agentic_trl.trainers.tasks import (
+    refuse_unknown_columns,
+    resolve_environments,
+    task_dataset,
+)
 from agentic_trl.types import TurnTable
 
 
@@ -85,6 +89,8 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         specs = resolve_environments(environment, args.environment_kwargs)
         train_dataset = train_dataset or task_dataset(specs, args.num_train_tasks, "train")
         eval_dataset = eval_dataset or task_dataset(specs, args.num_eval_tasks, "eval")
+        if reward_funcs is None:
+            refuse_unknown_columns(specs, train_dataset)
         _require_enough_tasks(train_dataset, args)
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         weights = args.reward_weights

@@ -22,6 +22,9 @@ LOGGED_AS = {
 }
 """Name in the log of each sum of an optimizer step; all are means over the units of the loss."""
 
+MOSTLY = 0.9
+"""Share of answers cut by a limit from which a batch is reported."""
+
 
 def log_step(trainer: Any, sums: Mapping[str, Any], seconds: float) -> None:
     """Log an optimizer step's sums over all ranks.
@@ -43,13 +46,18 @@ def log_step(trainer: Any, sums: Mapping[str, Any], seconds: float) -> None:
 
 
 def log_episodes(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
-    """Log the metrics of a generation batch over all ranks, and warn if it is useless.
+    """Log the metrics of a generation batch over all ranks, and refuse or warn if it is useless.
 
     Args:
         trainer: The trainer.
         trajectories: The episodes of this rank.
+
+    Raises:
+        RuntimeError: If more than ``max_failed_fraction`` of the environments failed.
+        ValueError: If no first prompt fits the context.
     """
     records = gather_object([EpisodeRecord.of(one) for one in trajectories])
+    refuse_broken_batch(records, max_failed_fraction=trainer.args.max_failed_fraction)
     log = trainer._metrics["train"]
     for name, value in summarize(records).items():
         log[name].append(value)
@@ -58,6 +66,35 @@ def log_episodes(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
     warn_of_useless_batch(records)
     if trainer.args.log_completions:
         _log_texts(trainer, trajectories)
+
+
+def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction: float) -> None:
+    """Stop a run that would train on next to nothing.
+
+    Args:
+        records: Episodes of all ranks.
+        max_failed_fraction: Largest share of failed environments that a run bears.
+
+    Raises:
+        RuntimeError: If more environments failed; the first error is quoted.
+        ValueError: If every episode ended before its first answer for want of context.
+    """
+    failed = [one for one in records if one.stop.failed]
+    if failed:
+        share, first = len(failed) / len(records), failed[0].error
+        if share > max_failed_fraction:
+            raise RuntimeError(
+                f"{len(failed)} of {len(records)} environments failed, more than max_failed_fraction="
+                f"{max_failed_fraction}. The first error: {first}. Mend the environment, or raise the limit."
+            )
+        logger.warning("%d of %d environments failed; first: %s", len(failed), len(records), first)
+    if records and all(
+        one.stop is StopReason.CONTEXT_OVERFLOW and one.turns == 0 for one in records
+    ):
+        raise ValueError(
+            "No first prompt leaves room for an answer in max_context_tokens. Raise it (None takes what the "
+            "model allows), or shorten the environment's instructions and first observation."
+        )
 
 
 def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
@@ -73,9 +110,10 @@ def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
             "format against what the model writes (log_completions=True shows it)."
         )
     limits = {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW}
-    if records and all(one.stop in limits or one.cut == one.turns > 0 for one in records):
+    answers, cut = (sum(getattr(one, name) for one in records) for name in ("turns", "cut"))
+    if (records and all(one.stop in limits for one in records)) or cut > MOSTLY * answers:
         logger.warning(
-            "Every episode of this batch was cut by a token limit: all answers, or the episode itself. "
+            "Nearly all answers of this batch, or all its episodes, were cut by a token limit. "
             "Raise max_tokens_per_turn (max_completion_length), max_tokens_per_trajectory or "
             "max_context_tokens, or shorten the history."
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from agentic_trl.environments.base import TextEnv
 from agentic_trl.environments.registry import EnvSpec, resolve_environment
 
 
@@ -40,3 +41,30 @@ def task_dataset(specs: Mapping[str, EnvSpec], count: int, split: str) -> Datase
         share = count // len(specs) + (index < count % len(specs))
         rows += [{**task, "environment": name} for task in spec.make_tasks(share, split)]
     return Dataset.from_list(rows)
+
+
+def refuse_unknown_columns(specs: Mapping[str, EnvSpec], dataset: Dataset) -> None:
+    """Refuse columns that no environment takes.
+
+    Args:
+        specs: The environments by name.
+        dataset: Tasks.
+
+    Raises:
+        ValueError: If every environment names its columns and the dataset has another one.
+    """
+    taken: set[str] = {"seed", "environment"}
+    for spec in specs.values():
+        entry = spec.load()
+        columns = (
+            entry.task_columns if isinstance(entry, type) and issubclass(entry, TextEnv) else None
+        )
+        if columns is None:
+            return
+        taken |= set(columns)
+    unknown = sorted(set(dataset.column_names) - taken)
+    if unknown:
+        raise ValueError(
+            f"The dataset has the columns {unknown}, which the environment does not take; it takes "
+            f"{sorted(taken)}. Remove or rename them, or give a reward function that reads them."
+        )
