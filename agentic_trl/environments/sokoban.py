@@ -40,6 +40,7 @@ class Sokoban(TextEnv):
     """
 
     action_format = ActionFormat(words=tuple(MOVES))
+    task_columns = ("level",)
     instructions = (
         "You are in a room with boxes. Push every box on a target. Each turn, move one cell; moving "
         "into a box pushes it one cell further, if neither a wall nor another box is behind it. "

@@ -17,8 +17,7 @@ NODE_LIMIT = 20_000
 """Positions that ``solve`` looks at before it gives up."""
 
 ATTEMPTS = 400
-"""Rooms that ``generate_level`` draws for one seed before it gives up; in the first half of them, no
-box may start on a target."""
+"""Rooms that ``generate_level`` draws per seed; in the first half, no box may start on a target."""
 
 MIN_MOVES = 2
 """Fewest moves of a shortest solution of a generated level."""
@@ -28,19 +27,13 @@ MIN_MOVES = 2
 _MOST_WALLS = 0.35
 _MOST_PULLS = 6
 
-_LETTERS = {"#", "_", "O", "X", "*", "P", "S"}
-
 State = tuple[int, frozenset[int]]
 """The cells of the player and of the boxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A position: the room and what stands where. Cells are the numbers ``row * stride + column``.
-
-    The stride is one more than the number of columns, so that a step over an edge leads to a number
-    that is no cell of the floor.
-    """
+    """A position; cells are numbers, ``row * stride + column``."""
 
     rows: int
     """Number of rows."""
@@ -57,7 +50,7 @@ class Room:
 
     @property
     def stride(self) -> int:
-        """Distance between the numbers of a cell and the one below."""
+        """One more than the columns: a step over an edge leads to no cell of the floor."""
         return self.columns + 1
 
     @property
@@ -105,7 +98,7 @@ def read_level(level: Sequence[str]) -> Room:
     one_player = text.count("P") + text.count("S") == 1
     # Boxes on targets count on both sides.
     paired = text.count("X") == text.count("O") + text.count("S") > 0
-    if not rectangle or not one_player or not paired or set(text) - _LETTERS:
+    if not rectangle or not one_player or not paired or set(text) - set("#_OX*PS"):
         raise ValueError(
             f"Got the level {level!r}, expected a list of equally long strings of the letters #_OX*PS "
             "with one player (P, on a target S), as many boxes (X, on a target *) as targets (O) and "
@@ -163,8 +156,7 @@ def solve(room: Room, *, max_moves: int | None = None) -> list[str]:
     needed = _pushes_needed(room)
     origin: State = (room.player, room.boxes)
     moves, came, done = {origin: 0}, dict[State, tuple[State, str]](), set[State]()
-    number = itertools.count(1)
-    # The running number after the estimate settles ties, since sets have no order.
+    number = itertools.count(1)  # settles ties of the estimate, since sets have no order
     heap = [(0, 0, origin)] if room.boxes <= needed.keys() else []
     while heap and len(done) < NODE_LIMIT:
         *_, state = heapq.heappop(heap)
@@ -179,10 +171,13 @@ def solve(room: Room, *, max_moves: int | None = None) -> list[str]:
             if total < moves.get(after, total + 1) and estimate <= (max_moves or estimate):
                 moves[after], came[after] = total, (state, word)
                 heapq.heappush(heap, (estimate, next(number), after))
+    bound = "" if max_moves is None else f" of at most {max_moves} moves"
     why = "a box is stuck or shut off; reset the episode, or give another level"
     if heap:
         why = f"{NODE_LIMIT} positions hold none; give a smaller level"
-    raise ValueError(f"No solution of the level {write_level(room)} was found: {why}.")
+    elif bound:
+        why = "every solution is longer, or a box is stuck; allow more moves"
+    raise ValueError(f"No solution{bound} of the level {write_level(room)} was found: {why}.")
 
 
 def _pushes_needed(room: Room) -> dict[int, int]:
@@ -224,8 +219,7 @@ def _pushes(room: Room, state: State, needed: dict[int, int]) -> Iterator[tuple[
 
 def _actions(room: Room, came: dict[State, tuple[State, str]], state: State) -> list[str]:
     """Return the actions that lead to a state found by ``solve``."""
-    actions: list[str] = []
-    steps = room.steps
+    steps, actions = room.steps, list[str]()
     while state in came:
         box = state[0]
         state, word = came[state]

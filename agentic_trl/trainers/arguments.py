@@ -1,6 +1,9 @@
 """From the flat configuration to the arguments of each layer below the trainers."""
 
+from collections.abc import Sequence
 from typing import Any
+
+from torch import nn
 
 from agentic_trl.algorithms.planpo import alpha_at
 from agentic_trl.rollout.chat import WindowHistory, full_history
@@ -8,6 +11,7 @@ from agentic_trl.rollout.collect import Limits
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.trainers.config import AgenticGRPOConfig
+from agentic_trl.trainers.normalization import ClippingNormalizer
 
 
 def rollout_settings(config: AgenticGRPOConfig, *, context_limit: int | None) -> RolloutSettings:
@@ -55,6 +59,27 @@ def loss_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
         "ratio_max": config.delta,
         "kl_ratio": config.use_bias_correction_kl,
     }
+
+
+def normalizer_of(
+    config: AgenticGRPOConfig, parameters: Sequence[nn.Parameter]
+) -> ClippingNormalizer | None:
+    """Return SORL's normaliser, ``None`` if it is switched off.
+
+    Args:
+        config: The configuration.
+        parameters: The policy's trained parameters.
+    """
+    if config.clip_normalization == "none":
+        return None
+    loss = loss_arguments(config)
+    knobs: dict[str, Any] = {name: loss[name] for name in ("level", "clip_low", "clip_high")}
+    return ClippingNormalizer(
+        parameters=parameters,
+        mode=config.clip_normalization,  # type: ignore[arg-type]
+        proxy=config.sorl_norm == "proxy",
+        **knobs,
+    )
 
 
 def row_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:

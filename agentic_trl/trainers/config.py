@@ -1,14 +1,13 @@
 """Configuration of the trainers: TRL's, plus what agents over many turns need."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from trl import GRPOConfig
 
-from agentic_trl.trainers.fields import refused_settings
-from agentic_trl.trainers.methods import DEFAULTS, KNOBS_OF_ADVANTAGE, METHODS
+from agentic_trl.trainers.checks import check_names, check_ranges, check_unused_knobs
+from agentic_trl.trainers.methods import DEFAULTS, METHODS
 
 _BY_METHOD = "None takes the method's value."
 
@@ -81,6 +80,34 @@ class AgenticGRPOConfig(GRPOConfig):
     )
     gigpo_step_weight: float = field(
         default=1.0, metadata={"help": "Weight of the anchor-state advantage (w)."}
+    )
+    token_weighting: str | None = field(
+        default=None,
+        metadata={
+            "help": f"Weight of tokens in the surrogate: 'uniform', 'actfocus'. {_BY_METHOD}"
+        },
+    )
+    actfocus_alpha: float = field(
+        default=0.3, metadata={"help": "Weight of reasoning tokens, in [0, 1] (alpha, eq. 6)."}
+    )
+    actfocus_beta: float = field(
+        default=1.0, metadata={"help": "Largest extra weight of an action token (beta, eq. 6)."}
+    )
+    actfocus_renormalize: bool = field(
+        default=False, metadata={"help": "Divide the weights by their mean over the rollout batch."}
+    )
+    clip_normalization: str | None = field(
+        default=None,
+        metadata={
+            "help": "SORL's scale of the gradient: 'none', 'relative' 1/(1+|C|/|g|), 'floor' "
+            f"1/max(|C|, 1), 'paper' 1/|C|. {_BY_METHOD}"
+        },
+    )
+    sorl_norm: str = field(
+        default="exact",
+        metadata={
+            "help": "Norm of the clipping bias: 'exact' second gradient, or logit-space 'proxy'."
+        },
     )
     step_gamma: float | None = field(
         default=None, metadata={"help": f"Discount per turn, in [0, 1]. {_BY_METHOD}"}
@@ -160,115 +187,25 @@ class AgenticGRPOConfig(GRPOConfig):
         Raises:
             ValueError: If a name is unknown, a number out of range, or a knob without effect is set.
         """
-        self._check_names()
-        self._check_unused_knobs()
+        check_names(self)
+        check_unused_knobs(self)
         self._resolve_method()
-        self._check_ranges()
+        check_ranges(self)
         if self.per_device_eval_batch_size is None:
             self.per_device_eval_batch_size = self.per_device_train_batch_size
         if self.bf16 is None and not torch.accelerator.is_available():
             self.bf16 = False  # TRL's default needs an accelerator
         super().__post_init__()
 
-    def check_environment_run(self) -> None:
-        """Refuse what a run with an environment would ignore.
+    def resolved(self, name: str) -> Any:
+        """Return a knob's value: the user's, the method's, or the default.
 
-        Raises:
-            ValueError: If a setting of TRL without effect is set, or batches cannot be split.
+        Args:
+            name: A knob that methods set.
         """
-        problems = refused_settings(self, dataclasses.fields(GRPOConfig))
-        if self.scale_rewards not in {"group", "none"}:
-            problems.append(f"scale_rewards={self.scale_rewards!r}: expected 'group' or 'none'.")
-        if self.steps_per_generation % self.gradient_accumulation_steps:
-            problems.append(
-                f"steps_per_generation={self.steps_per_generation} is not a multiple of "
-                f"gradient_accumulation_steps={self.gradient_accumulation_steps}: the count that the "
-                "loss is divided by would not be known at the first backward. Make it a multiple."
-            )
-        if problems:
-            raise ValueError("\n".join(["This run cannot start:", *problems]))
-
-    def check_plain_run(self) -> None:
-        """Refuse what a run without an environment would ignore.
-
-        Raises:
-            ValueError: If a knob of agents is set.
-        """
-        own = {f.name for f in dataclasses.fields(AgenticGRPOConfig)}
-        own -= {f.name for f in dataclasses.fields(GRPOConfig)}
-        resolved = set(DEFAULTS)
-        plain = {f.name: f.default for f in dataclasses.fields(AgenticGRPOConfig)}
-        set_knobs = sorted(k for k in own - resolved if getattr(self, k) != plain[k])
-        set_knobs += [k for k in own & resolved if getattr(self, k) != DEFAULTS[k]]
-        if set_knobs:
-            raise ValueError(
-                f"Got {', '.join(set_knobs)} without an environment, expected an environment: these act on "
-                "episodes. Pass `environment=...` to the trainer, or leave them at their defaults."
-            )
-
-    def _check_names(self) -> None:
-        choices = {
-            "method": tuple(METHODS),
-            "advantage": ("grpo", "planpo", "gigpo", None),
-            "importance_sampling_level": ("token", "turn", "sequence", None),
-            "loss_aggregation": ("token", "turn", "trajectory", None),
-            "planpo_response_group": ("success", "active"),
-            "history": ("full", "window"),
-            "on_nonfinite_gradient": ("stop", "skip"),
-        }
-        for name, legal in choices.items():
-            value = getattr(self, name)
-            if value not in legal:
-                names = ", ".join(repr(one) for one in legal if one is not None)
-                raise ValueError(f"{name}: got {value!r}, expected one of {names}.")
-
-    def _check_unused_knobs(self) -> None:
-        advantage = self.advantage or METHODS[self.method].get("advantage", DEFAULTS["advantage"])
-        plain = {f.name: f.default for f in dataclasses.fields(self)}
-        for name, readers in KNOBS_OF_ADVANTAGE.items():
-            unset = (plain[name], DEFAULTS.get(name))
-            if getattr(self, name) not in unset and advantage not in readers:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} is read by advantage={' or '.join(readers)} only, got "
-                    f"advantage={advantage!r}. Leave it at its default, or change the advantage."
-                )
-        if self.history_window is not None and self.history != "window":
-            raise ValueError(
-                f"history_window={self.history_window} is read by history='window' only, got "
-                f"history={self.history!r}. Set history='window' or leave it unset."
-            )
-        if self.invalid_action_penalty and advantage == "planpo":
-            raise ValueError(
-                f"invalid_action_penalty={self.invalid_action_penalty}: PlanPO divides the outcome by the "
-                "number of turns, which a penalty would distort, and its paper has none. Set it to 0, or "
-                "choose another advantage."
-            )
+        value = getattr(self, name)
+        return METHODS[self.method].get(name, DEFAULTS[name]) if value is None else value
 
     def _resolve_method(self) -> None:
-        for name, default in DEFAULTS.items():
-            if getattr(self, name) is None:
-                setattr(self, name, METHODS[self.method].get(name, default))
-
-    def _check_ranges(self) -> None:
-        positive = (
-            "num_train_tasks",
-            "num_eval_tasks",
-            "max_turns",
-            "max_tokens_per_turn",
-            "max_tokens_per_trajectory",
-            "max_context_tokens",
-            "max_tokens_per_microbatch",
-        )
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: got {value}, expected at least 1.")
-        unit = ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon")
-        for name in (*unit, "max_failed_fraction"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name}: got {value}, expected a number in [0, 1].")
-        for name in ("invalid_action_penalty", "history_window", "eval_temperature"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name}: got {value}, expected 0 or more.")
+        for name in DEFAULTS:
+            setattr(self, name, self.resolved(name))

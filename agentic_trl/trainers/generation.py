@@ -29,7 +29,9 @@ from agentic_trl.trainers.arguments import advantage_arguments, row_arguments
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.credit import ADVANTAGES
 from agentic_trl.trainers.forward import to_device, token_logprobs
+from agentic_trl.trainers.reference import reference_scores
 from agentic_trl.trainers.state import EpisodeSet
+from agentic_trl.trainers.weighting import weigh_rows
 from agentic_trl.types import Trajectory, TurnTable
 
 
@@ -43,7 +45,7 @@ class GenerationSteps(GRPOTrainer):
     def _new_sets(self, trajectories: Sequence[Trajectory]) -> list[EpisodeSet]:
         """Assign credit over all ranks and share the rows out over the forward-backward calls."""
         rows = build_rows(trajectories, **row_arguments(self.args))
-        rows = self._assign_credit(trajectories, self._score_rows(rows))
+        rows = self._score_rows(trajectories, self._assign_credit(trajectories, rows))
         count = self.args.steps_per_generation
         generator = torch.Generator().manual_seed(self.args.seed + 7919 * self._generation_index())
         order = torch.randperm(len(trajectories), generator=generator).tolist()
@@ -82,7 +84,7 @@ class GenerationSteps(GRPOTrainer):
         """Number of the current generation batch, from 0; it seeds everything that is drawn for it."""
         return int(self._step // (self.args.steps_per_generation * self.num_iterations))
 
-    def _score_rows(self, rows: Sequence[Row]) -> list[Row]:
+    def _score_rows(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
         """Attach the log-probabilities of the rollout's policy and of the reference.
 
         With one update per rollout the policy's own log-probabilities are the old ones, and the ratio
@@ -95,10 +97,35 @@ class GenerationSteps(GRPOTrainer):
                 rows = [replace(row, old_logprob=row.sampling_logprob) for row in rows]
             else:
                 rows = self._attach("old_logprob", self._policy_model(), rows)
-        if self.beta:
-            with self._reference() as reference:
-                rows = self._attach("ref_logprob", reference, rows)
+        if self.beta or self.args.token_weighting == "actfocus":
+            rows, energies = self._score_with_reference(rows)
+            if self.args.token_weighting == "actfocus":
+                rows = weigh_rows(self, trajectories, rows, energies)
         return list(rows)
+
+    def _score_with_reference(self, rows: Sequence[Row]) -> tuple[list[Row], list[Tensor]]:
+        """Return the rows with the reference's log-probabilities (for ``beta``), and token energies."""
+        scored, energies = [], []
+        with self._reference() as reference, torch.no_grad():
+            training = reference.training
+            reference.eval()
+            for part in cut_rows(rows, self.args.max_tokens_per_microbatch):
+                batch = to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device)
+                with self.compute_loss_context_manager():
+                    scores = reference_scores(
+                        reference,
+                        batch,
+                        temperature=self.temperature,
+                        logprobs=bool(self.beta),
+                    )
+                for row, logprob, energy in zip(
+                    part, scores.logprob.cpu(), scores.energy.cpu(), strict=True
+                ):
+                    kept = logprob[: len(row)] if self.beta else None
+                    scored.append(replace(row, ref_logprob=kept))
+                    energies.append(energy[: len(row)])
+            reference.train(training)
+        return scored, energies
 
     def _attach(self, name: str, model: Any, rows: Sequence[Row]) -> list[Row]:
         scored: list[Row] = []

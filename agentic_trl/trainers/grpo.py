@@ -7,11 +7,11 @@ from typing import Any
 from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor, nn
-from trl.trainer.utils import add_fused_lm_head
 
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers._trl_contract import require_supported_trl
-from agentic_trl.trainers.arguments import rollout_settings
+from agentic_trl.trainers.arguments import normalizer_of, rollout_settings
+from agentic_trl.trainers.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.mixin import EnvironmentHooks
 from agentic_trl.trainers.scores import environment as environment_reward
@@ -74,7 +74,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         args = args or AgenticGRPOConfig()
         self.advantage_function = advantage_function
         if environment is None:
-            args.check_plain_run()
+            check_plain_run(args)
             super().__init__(
                 model=model,
                 args=args,
@@ -84,7 +84,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 **trl_arguments,
             )
             return
-        args.check_environment_run()
+        check_environment_run(args)
         _refuse_other_rollouts(trl_arguments)
         specs = resolve_environments(environment, args.environment_kwargs)
         train_dataset = train_dataset or task_dataset(specs, args.num_train_tasks, "train")
@@ -94,7 +94,8 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         _require_enough_tasks(train_dataset, args)
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         weights = args.reward_weights
-        copied = args.beta and isinstance(model, nn.Module) and not _is_peft(model, trl_arguments)
+        wanted = args.beta or args.token_weighting == "actfocus"
+        copied = wanted and isinstance(model, nn.Module) and not _is_peft(model, trl_arguments)
         reference, beta = (copy.deepcopy(model), args.beta) if copied else (None, None)
         args.beta = 0.0 if copied else args.beta
         args.reward_weights = None if weights is None else [1.0, *weights]
@@ -111,19 +112,15 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             args.reward_weights = weights
             args.beta = beta if beta is not None else args.beta
         self.beta = args.beta
+        if reference is None and wanted and self.ref_model is None and not _is_peft(self.model, {}):
+            reference = copy.deepcopy(self.model)
         if reference is not None:
             self._keep_reference(reference)
         self._start_rollouts(specs)
 
     def _keep_reference(self, reference: nn.Module) -> None:
-        """Use a frozen copy of a model that exists in memory only."""
-        for module in (reference.eval(), *reference.modules()):
-            module.requires_grad_(False)
-        add_fused_lm_head(
-            reference,
-            temperature=self.temperature,
-            cast_lm_head_to_fp32=self.args.cast_lm_head_to_fp32,
-        )
+        """Use a frozen copy of the initial policy."""
+        reference.eval().requires_grad_(False)
         self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
 
     def _start_rollouts(self, specs: Any) -> None:
@@ -133,6 +130,8 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 module.p = 0.0
         self._step_sums = {}
         self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.normalizer = normalizer_of(self.args, trained)
         limit = self.model.config.get_text_config().max_position_embeddings
         self.rollouts = RolloutManager(
             specs,

@@ -13,6 +13,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "epsilon_high": None,
         "loss_aggregation": "token",
         "step_gamma": 1.0,
+        "token_weighting": "uniform",
+        "clip_normalization": "none",
     }
 )
 """Values of the knobs that neither the method nor the user sets."""
@@ -29,17 +31,23 @@ METHODS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
         "gigpo": {"advantage": "gigpo", "step_gamma": 0.95},
         "planpo": {"advantage": "planpo", "loss_aggregation": "turn"},
+        "so-grpo": {"clip_normalization": "relative"},
+        "actfocus-grpo": {"token_weighting": "actfocus"},
     }
 )
 """Knobs that each method sets; a knob given explicitly wins. Sources: see ``PAPERS.md``."""
 
-KNOBS_OF_ADVANTAGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+READERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "planpo_alpha_start": ("planpo",),
-        "planpo_alpha_end": ("planpo",),
-        "planpo_response_group": ("planpo",),
-        "gigpo_step_weight": ("gigpo",),
-        "step_gamma": ("gigpo",),
+        "planpo_alpha_start": ("advantage", ("planpo",)),
+        "planpo_alpha_end": ("advantage", ("planpo",)),
+        "planpo_response_group": ("advantage", ("planpo",)),
+        "gigpo_step_weight": ("advantage", ("gigpo",)),
+        "step_gamma": ("advantage", ("gigpo",)),
+        "actfocus_alpha": ("token_weighting", ("actfocus",)),
+        "actfocus_beta": ("token_weighting", ("actfocus",)),
+        "actfocus_renormalize": ("token_weighting", ("actfocus",)),
+        "sorl_norm": ("clip_normalization", ("relative", "floor", "paper")),
     }
 )
-"""Knobs that only some advantages read; they are refused when set with another one."""
+"""Knobs that only some values of another knob read; they are refused when set with others."""

@@ -39,6 +39,7 @@ from agentic_trl.trainers.finite import guard_gradients
 from agentic_trl.trainers.forward import to_device, token_logprobs
 from agentic_trl.trainers.generation import GenerationSteps
 from agentic_trl.trainers.metrics import log_episodes, log_step
+from agentic_trl.trainers.normalization import ClippingNormalizer
 from agentic_trl.trainers.scores import add_reward_functions
 from agentic_trl.trainers.state import EpisodeSet, EpochSampler, load_state, save_state
 from agentic_trl.trainers.traces import write_traces
@@ -65,6 +66,8 @@ class EnvironmentHooks(GenerationSteps):
 
     rollouts: RolloutManager | None = None
     """Plays episodes; ``None`` without an environment."""
+    normalizer: ClippingNormalizer | None = None
+    """Scales the gradient by the clipping bias (SORL); ``None`` if ``clip_normalization`` is "none"."""
     _buffered_inputs: list[EpisodeSet] | None
     _step_sums: dict[str, Any]
     _step_seconds: float = 0.0
@@ -171,20 +174,20 @@ class EnvironmentHooks(GenerationSteps):
         sampled = batch.turn_of_token >= 0
         old = logprob.detach() if batch.old_logprob is None else batch.old_logprob
         drift = (logprob.detach() - batch.sampling_logprob).abs().masked_fill(~sampled, 0.0)
-        output = policy_loss(
-            LossInputs(
-                logprob=logprob,
-                old_logprob=old,
-                token_advantage=batch.token_advantage,
-                turn_of_token=batch.turn_of_token,
-                token_share=batch.token_share,
-                denominator=micro.denominator,
-                ref_logprob=batch.ref_logprob,
-                token_weight=batch.token_weight,
-                entropy=entropy,
-            ),
-            **loss_arguments(self.args),
+        inputs = LossInputs(
+            logprob=logprob,
+            old_logprob=old,
+            token_advantage=batch.token_advantage,
+            turn_of_token=batch.turn_of_token,
+            token_share=batch.token_share,
+            denominator=micro.denominator,
+            ref_logprob=batch.ref_logprob,
+            token_weight=batch.token_weight,
+            entropy=entropy,
         )
+        output = policy_loss(inputs, **loss_arguments(self.args))
+        if self.normalizer is not None:
+            self.normalizer.add(inputs)
         share = batch.token_share / micro.denominator
         return replace(output, metrics={**output.metrics, "drift": (share * drift).sum()})
 
@@ -198,6 +201,9 @@ class EnvironmentHooks(GenerationSteps):
         self._step_seconds += seconds
         if self.accelerator.sync_gradients:
             guard_gradients(self)
+            if self.normalizer is not None:
+                for name, value in self.normalizer.finish(self.accelerator).items():
+                    self._metrics["train"][f"sorl/{name}"].append(value)
             log_step(self, self._step_sums, self._step_seconds)
             self._step_sums, self._step_seconds = {}, 0.0
 

@@ -2,7 +2,23 @@
 
 Changes of the code that turned these tests red, each tried once:
 
-MUTATIONS
+- Action numbers from 0 in a space that starts at 3, ``reward`` without ``float``:
+  ``test_numbers_are_the_default_and_start_where_the_space_does``.
+- The words in reverse order: ``test_cliff_walking_on_the_best_way``; sorted:
+  ``test_taxi_on_a_scripted_way``.
+- ``noise_seed`` ignored, noise without a seed: ``test_group_members_differ_only_after_the_start``.
+- ``seed`` not passed on: ``test_random_play_is_reproducible``.
+- Verdict or sum of rewards kept over ``reset``, the last reward for the sum:
+  ``test_invalid_action_keeps_the_verdict``, each.
+- ``success`` of our own always given: ``test_success_of_the_environment_itself``.
+- ``terminated`` and ``truncated`` exchanged: ``test_success_sees_the_whole_step``.
+- A step after a cut allowed: ``test_step_needs_a_running_episode``.
+- ``None`` or ``noise_seed`` passed on: ``test_columns_of_the_task_are_passed_on``.
+- Any tuple, or only Python's integers, as a key: ``test_state_key_of_whole_numbers``.
+- ``close`` that does nothing: ``test_close_closes_the_environment``.
+- Other spaces accepted, the refused environment left open: ``test_other_action_spaces_are_refused``.
+- An empty word, or a string of words, accepted: ``test_wrong_words_are_refused``.
+- -1 for an unknown word, ``lower`` left out: ``test_invalid_action_changes_nothing``.
 """
 
 import functools

@@ -2,7 +2,22 @@
 
 Changes of the code that turned these tests red, each tried once:
 
-MUTATIONS
+- A stride equal to the columns, no test for a box or for a wall behind the box, the player staying
+  behind after a push, no -1 off a target, no -0.1, 1 for the end of a shaped episode:
+  ``test_step_by_hand``, each.
+- No first line after a blocked move, every box called pushable: ``test_blocked_moves_say_why``.
+- Targets under boxes listed, "on target" left out, offsets with the wrong sign, the map or its legend
+  shown always: ``test_observation_in_full``, each.
+- "here" left out, "P" for a player on a target: ``test_player_on_a_target``.
+- -0.1 for an unknown word of a shaped episode, the first of several words carried out:
+  ``test_invalid_action_changes_nothing``.
+- ``lower`` left out: ``test_words_in_any_case``.
+- A step after the end allowed: ``test_step_needs_a_running_episode``.
+- The seed winning over the level: ``test_seed_decides_the_level_and_the_level_wins``.
+- 0 for a missing seed: ``test_unseeded_resets_draw_other_levels``.
+- ``reward`` without ``float``: ``test_gymnasium_accepts_it``.
+- A level without boxes, or one with fewer boxes than targets, allowed:
+  ``test_malformed_level_is_refused``.
 """
 
 import random

@@ -2,7 +2,24 @@
 
 Changes of the code that turned these tests red, each tried once:
 
-MUTATIONS
+- ``solve`` without the length of the walks, with an estimate twice as large, with walks through boxes:
+  ``test_plans_are_shortest_and_replay``, each.
+- ``solve`` with pushes into boxes, and with the player one cell too far behind in ``_pushes_needed``:
+  ``test_solvability_is_decided_rightly_in_any_position``.
+- No ``NODE_LIMIT``, no place for the player asked for in ``_pushes_needed``:
+  ``test_solver_says_that_it_gave_up``.
+- ``max_moves`` ignored, ``MIN_MOVES`` off by one or ignored:
+  ``test_generator_keeps_to_the_moves_asked_for``.
+- Boxes on targets allowed at once, a generator without a seed, no walls inside, a room without its
+  outer wall: ``test_generated_levels``, each.
+- A seed made by ``hash``: ``test_generator_is_the_same_in_every_process``.
+- The split decided with the player, not decided at all, tasks keyed by the seed:
+  ``test_splits_are_disjoint_and_distinct``, each.
+- ``task_columns`` empty: the same test.
+- A third of the levels for evaluation: ``test_every_seed_belongs_to_one_split``.
+- Fewer tasks than asked for returned without an error: ``test_make_tasks_says_why_it_cannot``.
+- The last action of the plan taken: ``test_oracle_solves_100_levels``.
+- The oracle asked after the end: ``test_oracle_plans_from_the_current_position``.
 """
 
 import subprocess
@@ -175,6 +192,9 @@ def test_solver_says_that_it_gave_up(monkeypatch):
     monkeypatch.setattr(sokoban_levels, "NODE_LIMIT", 2)
     with pytest.raises(ValueError, match="2 positions hold none; give a smaller level"):
         solve(read_level(["#PX____O#"]))
+    # A box that lies dead from the start needs no search.
+    with pytest.raises(ValueError, match="a box is stuck or shut off"):
+        solve(read_level(["#__X___#", "#__P__O#", "#______#"]))
 
 
 def test_read_and_write_are_inverse():
@@ -249,6 +269,7 @@ def test_splits_are_disjoint_and_distinct(arguments, counts):
     for split, count in counts.items():
         tasks = Sokoban.make_tasks(count, split=split, **arguments)
         assert len(tasks) == count
+        assert {column for task in tasks for column in task} == {"seed", *Sokoban.task_columns}
         for task in tasks[:50]:
             assert task["level"] == generate_level(task["seed"], **arguments)
         assert tasks[:20] == Sokoban.make_tasks(20, split=split, **arguments)

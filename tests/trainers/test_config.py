@@ -9,6 +9,7 @@ import dataclasses
 import pytest
 from trl import GRPOConfig
 
+from agentic_trl.trainers.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.fields import HONOURED, REFUSED, refused_settings
 from agentic_trl.trainers.methods import METHODS
@@ -59,7 +60,7 @@ def test_a_refused_field_is_named_with_what_to_do(tmp_path, name):
     with pytest.raises(
         ValueError, match=f"{name}=.*has no effect with an environment: .+"
     ) as error:
-        args.check_environment_run()
+        check_environment_run(args)
     assert REFUSED[name] in str(error.value)
 
 
@@ -68,7 +69,7 @@ def test_an_honoured_field_is_accepted(tmp_path, name):
     args = make_args(tmp_path)
     if name != "gradient_accumulation_steps":
         setattr(args, name, other_value(FIELDS[name]))
-    args.check_environment_run()
+    check_environment_run(args)
 
 
 def test_methods_set_the_knobs_of_the_design_table(tmp_path):
@@ -107,6 +108,8 @@ def test_an_explicit_knob_wins_over_the_method(tmp_path, method):
         ({"planpo_alpha_start": 0.3}, "read by advantage=planpo only"),
         ({"gigpo_step_weight": 0.5, "method": "planpo"}, "read by advantage=gigpo only"),
         ({"step_gamma": 0.9}, "step_gamma=0.9 is read by"),
+        ({"actfocus_alpha": 0.1}, "read by token_weighting=actfocus only"),
+        ({"sorl_norm": "proxy"}, "read by clip_normalization=relative or floor or paper only"),
         ({"history_window": 2}, "history='window' only"),
         ({"method": "planpo", "invalid_action_penalty": 0.1}, "PlanPO divides the outcome"),
         ({"max_turns": 0}, "max_turns: got 0, expected at least 1"),
@@ -125,17 +128,17 @@ def test_counts_that_would_not_be_known_in_time_are_refused(tmp_path):
         tmp_path, gradient_accumulation_steps=2, steps_per_generation=3, num_generations=2
     )
     with pytest.raises(ValueError, match="steps_per_generation=3 is not a multiple of"):
-        args.check_environment_run()
+        check_environment_run(args)
 
 
 def test_scale_rewards_batch_is_refused(tmp_path):
     args = make_args(tmp_path, scale_rewards="batch")
     with pytest.raises(ValueError, match="scale_rewards='batch': expected 'group' or 'none'"):
-        args.check_environment_run()
+        check_environment_run(args)
 
 
 def test_knobs_of_agents_are_refused_without_an_environment(tmp_path):
-    make_args(tmp_path, max_turns=None, num_train_tasks=512, num_eval_tasks=64).check_plain_run()
+    check_plain_run(make_args(tmp_path, max_turns=None, num_train_tasks=512, num_eval_tasks=64))
     for changes in ({"method": "planpo"}, {"max_context_tokens": 100}, {"history": "window"}):
         args = make_args(
             tmp_path, **{"max_turns": None, "num_train_tasks": 512, "num_eval_tasks": 64, **changes}
@@ -143,7 +146,7 @@ def test_knobs_of_agents_are_refused_without_an_environment(tmp_path):
         with pytest.raises(
             ValueError, match=f"Got .*{next(iter(changes))}.* without an environment"
         ):
-            args.check_plain_run()
+            check_plain_run(args)
 
 
 def test_defaults_without_environment_are_those_of_trl(tmp_path):
@@ -163,3 +166,20 @@ def test_a_configuration_survives_a_round_trip(tmp_path):
     again = AgenticGRPOConfig(**values)
     assert again.step_gamma == 0.95
     assert again.environment_kwargs == {"size": 5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"delta": 2.0}, "delta: clips on the other side too"),
+        ({"sorl_norm": "proxy", "clip_normalization": "floor"}, "sorl_norm='proxy': has no unit"),
+        (
+            {"gradient_checkpointing_kwargs": {"use_reentrant": True}},
+            "reentrant checkpointing allows no second gradient",
+        ),
+    ],
+)
+def test_normalization_refuses_what_it_cannot_count(tmp_path, changes, words):
+    args = make_args(tmp_path, **{"method": "so-grpo", **changes})
+    with pytest.raises(ValueError, match=words):
+        check_environment_run(args)

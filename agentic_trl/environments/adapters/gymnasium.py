@@ -60,7 +60,8 @@ class GymnasiumText(TextEnv):
             )
         words = tuple(map(str, range(space.n)) if actions is None else actions)
         self._numbers = {word.strip().lower(): int(space.start) + i for i, word in enumerate(words)}
-        if isinstance(actions, str) or len(words) != space.n or len(self._numbers) != space.n:
+        counted = len(words) == len(self._numbers) == space.n
+        if isinstance(actions, str) or not counted or "" in self._numbers:
             self.inner.close()
             raise ValueError(
                 f"Got actions={actions!r} for the environment {env_id!r}, expected {space.n} different "
@@ -71,6 +72,7 @@ class GymnasiumText(TextEnv):
         self._describe = render or (lambda env, observation, info: str(observation))
         self._success = success
         self._observation: Any = None
+        self._info: dict[str, Any] = {}
         self._text: str | None = None
         self._score = 0.0
         self._succeeded = False
@@ -91,12 +93,12 @@ class GymnasiumText(TextEnv):
         """
         columns = {name: value for name, value in (options or {}).items() if value is not None}
         noise_seed = columns.pop("noise_seed", None)
-        self._observation, info = self.inner.reset(seed=seed, options=columns or None)
+        self._observation, self._info = self.inner.reset(seed=seed, options=columns or None)
         if noise_seed is not None:
             self.inner.unwrapped.np_random = np.random.default_rng([noise_seed, _NOISE_STREAM])
         self._score, self._succeeded, self._running = 0.0, False, True
-        self._text = self._describe(self.inner, self._observation, info)
-        return self._text, self._judged(info)
+        self._text = self._describe(self.inner, self._observation, self._info)
+        return self._text, self._judged()
 
     def step(self, action: str) -> StepResult:
         """Carry out an action.
@@ -119,15 +121,15 @@ class GymnasiumText(TextEnv):
         number = self._numbers.get(action.strip().lower())
         if number is None:
             text = f"invalid action: answer {_listed(self.action_format.words)}\n{self._text}"
-            return text, 0.0, False, False, self._judged({}) | {"invalid_action": True}
-        self._observation, reward, terminated, truncated, info = self.inner.step(number)
+            return text, 0.0, False, False, self._judged() | {"invalid_action": True}
+        self._observation, reward, terminated, truncated, self._info = self.inner.step(number)
         self._score += float(reward)
         self._running = not (terminated or truncated)
-        self._text = self._describe(self.inner, self._observation, info)
+        self._text = self._describe(self.inner, self._observation, self._info)
         if self._success:
-            self._succeeded = bool(self._success(self._score, terminated, truncated, info))
-        judged = self._judged(info) | {"invalid_action": False}
-        return self._text, float(reward), bool(terminated), bool(truncated), judged
+            self._succeeded = bool(self._success(self._score, terminated, truncated, self._info))
+        info = self._judged() | {"invalid_action": False}
+        return self._text, float(reward), bool(terminated), bool(truncated), info
 
     def state_key(self) -> str | None:
         """Return the observation if it is made of whole numbers, ``None`` otherwise."""
@@ -137,9 +139,9 @@ class GymnasiumText(TextEnv):
         """Close the environment."""
         self.inner.close()
 
-    def _judged(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Return ``info`` with the verdict of ``success``, if that is given."""
-        return {**info, "success": self._succeeded} if self._success else dict(info)
+    def _judged(self) -> dict[str, Any]:
+        """Return the last info, with the verdict of ``success`` if that is given."""
+        return self._info | ({"success": self._succeeded} if self._success else {})
 
 
 def _is_whole(observation: Any) -> bool:

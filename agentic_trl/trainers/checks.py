@@ -1,0 +1,157 @@
+"""What a configuration may not say, each with a sentence."""
+
+import dataclasses
+from typing import Any
+
+from trl import GRPOConfig
+
+from agentic_trl.trainers.fields import refused_settings
+from agentic_trl.trainers.methods import DEFAULTS, METHODS, READERS
+
+
+def check_names(config: Any) -> None:
+    """Refuse unknown names.
+
+    Args:
+        config: A configuration, resolved or not.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    choices = {
+        "method": tuple(METHODS),
+        "advantage": ("grpo", "planpo", "gigpo", None),
+        "importance_sampling_level": ("token", "turn", "sequence", None),
+        "loss_aggregation": ("token", "turn", "trajectory", None),
+        "planpo_response_group": ("success", "active"),
+        "token_weighting": ("uniform", "actfocus", None),
+        "clip_normalization": ("none", "relative", "floor", "paper", None),
+        "sorl_norm": ("exact", "proxy"),
+        "history": ("full", "window"),
+        "on_nonfinite_gradient": ("stop", "skip"),
+    }
+    for name, legal in choices.items():
+        value = getattr(config, name)
+        if value not in legal:
+            names = ", ".join(repr(one) for one in legal if one is not None)
+            raise ValueError(f"{name}: got {value!r}, expected one of {names}.")
+
+
+def check_unused_knobs(config: Any) -> None:
+    """Refuse knobs that nothing would read.
+
+    Args:
+        config: A configuration that is not yet resolved.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    plain = {f.name: f.default for f in dataclasses.fields(config)}
+    for name, (knob, readers) in READERS.items():
+        unset = (plain[name], DEFAULTS.get(name))
+        chosen = config.resolved(knob)
+        if getattr(config, name) not in unset and chosen not in readers:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} is read by {knob}={' or '.join(readers)} only, got "
+                f"{knob}={chosen!r}. Leave it at its default, or change {knob}."
+            )
+    if config.history_window is not None and config.history != "window":
+        raise ValueError(
+            f"history_window={config.history_window} is read by history='window' only, got "
+            f"history={config.history!r}. Set history='window' or leave it unset."
+        )
+    if config.invalid_action_penalty and config.resolved("advantage") == "planpo":
+        raise ValueError(
+            f"invalid_action_penalty={config.invalid_action_penalty}: PlanPO divides the outcome by the "
+            "number of turns, which a penalty would distort, and its paper has none. Set it to 0, or "
+            "choose another advantage."
+        )
+
+
+def check_ranges(config: Any) -> None:
+    """Refuse numbers out of range.
+
+    Args:
+        config: A resolved configuration.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    positive = (
+        "num_train_tasks",
+        "num_eval_tasks",
+        "max_turns",
+        "max_tokens_per_turn",
+        "max_tokens_per_trajectory",
+        "max_context_tokens",
+        "max_tokens_per_microbatch",
+    )
+    for name in positive:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: got {value}, expected at least 1.")
+    unit = ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon")
+    for name in (*unit, "max_failed_fraction"):
+        value = getattr(config, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}: got {value}, expected a number in [0, 1].")
+    for name in ("invalid_action_penalty", "history_window", "eval_temperature"):
+        value = getattr(config, name)
+        if value is not None and value < 0:
+            raise ValueError(f"{name}: got {value}, expected 0 or more.")
+
+
+def check_environment_run(config: Any) -> None:
+    """Refuse what a run with an environment would ignore.
+
+    Args:
+        config: A resolved configuration.
+
+    Raises:
+        ValueError: If a setting of TRL without effect is set, or batches cannot be split.
+    """
+    problems = refused_settings(config, dataclasses.fields(GRPOConfig))
+    if config.scale_rewards not in {"group", "none"}:
+        problems.append(f"scale_rewards={config.scale_rewards!r}: expected 'group' or 'none'.")
+    if config.steps_per_generation % config.gradient_accumulation_steps:
+        problems.append(
+            f"steps_per_generation={config.steps_per_generation} is not a multiple of "
+            f"gradient_accumulation_steps={config.gradient_accumulation_steps}: the count that the "
+            "loss is divided by would not be known at the first backward. Make it a multiple."
+        )
+    normalized = config.clip_normalization != "none"
+    if normalized and config.delta is not None:
+        problems.append("delta: clips on the other side too, which clip_normalization leaves out.")
+    if normalized and config.sorl_norm == "proxy" and config.clip_normalization != "relative":
+        problems.append(
+            "sorl_norm='proxy': has no unit; use it with clip_normalization='relative'."
+        )
+    if normalized and (config.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+        problems.append(
+            "gradient_checkpointing_kwargs: reentrant checkpointing allows no second gradient, which "
+            "clip_normalization takes. Set use_reentrant to False, or sorl_norm='proxy'."
+        )
+    if problems:
+        raise ValueError("\n".join(["This run cannot start:", *problems]))
+
+
+def check_plain_run(config: Any) -> None:
+    """Refuse what a run without an environment would ignore.
+
+    Args:
+        config: A resolved configuration.
+
+    Raises:
+        ValueError: If a knob of agents is set.
+    """
+    own = {f.name for f in dataclasses.fields(config)}
+    own -= {f.name for f in dataclasses.fields(GRPOConfig)}
+    resolved = set(DEFAULTS)
+    plain = {f.name: f.default for f in dataclasses.fields(config)}
+    set_knobs = sorted(k for k in own - resolved if getattr(config, k) != plain[k])
+    set_knobs += [k for k in own & resolved if getattr(config, k) != DEFAULTS[k]]
+    if set_knobs:
+        raise ValueError(
+            f"Got {', '.join(set_knobs)} without an environment, expected an environment: these act on "
+            "episodes. Pass `environment=...` to the trainer, or leave them at their defaults."
+        )

@@ -1,0 +1,92 @@
+"""ACTFOCUS in a trainer: statistics over all ranks, weights on the rows, and the paper's diagnosis."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import correlation, fmean, pvariance
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from jaxtyping import Float
+from torch import Tensor
+
+from agentic_trl.algorithms.actfocus import token_weight
+from agentic_trl.batching import Row
+from agentic_trl.types import TokenKind, Trajectory
+
+
+def weigh_rows(
+    trainer: Any,
+    trajectories: Sequence[Trajectory],
+    rows: Sequence[Row],
+    energies: Sequence[Float[Tensor, " token"]],
+) -> list[Row]:
+    """Give every row its ACTFOCUS weights.
+
+    Mean and standard deviation are those of the action tokens of the whole generation batch, all
+    ranks, so that weights do not depend on how rows are cut.
+
+    Args:
+        trainer: The trainer, for its knobs and its log.
+        trajectories: The episodes that the rows were built from.
+        rows: Rows of this rank.
+        energies: Energy of each row's tokens, in the order of ``rows``.
+
+    Returns:
+        The rows with ``token_weight``.
+    """
+    args = trainer.args
+    actions = [e[row.kind == TokenKind.ACTION] for row, e in zip(rows, energies, strict=True)]
+    found = torch.cat([*actions, torch.zeros(0)]).double()
+    count, total = _sum_over_ranks(trainer, len(found), found.sum().item())
+    mean = total / max(count, 1)
+    (squares,) = _sum_over_ranks(trainer, (found - mean).square().sum().item())
+    std = (squares / max(count, 1)) ** 0.5
+    knobs = {"alpha": args.actfocus_alpha, "beta": args.actfocus_beta, "mean": mean, "std": std}
+    weights = [token_weight(e, row.kind, **knobs) for row, e in zip(rows, energies, strict=True)]
+    sampled = sum(int((row.turn_of_token >= 0).sum()) for row in rows)
+    weight, tokens = _sum_over_ranks(trainer, sum(w.sum().item() for w in weights), sampled)
+    average = weight / max(tokens, 1)
+    log = trainer._metrics["train"]
+    log["actfocus/action_share"].append(count / max(tokens, 1))
+    log["actfocus/mean_weight"].append(average)
+    _log_diagnosis(trainer, trajectories, rows, actions)
+    factor = 1 / average if args.actfocus_renormalize and average > 0 else 1.0
+    return [replace(row, token_weight=w * factor) for row, w in zip(rows, weights, strict=True)]
+
+
+def _sum_over_ranks(trainer: Any, *numbers: float) -> list[float]:
+    accelerator = trainer.accelerator
+    vector = torch.tensor(numbers, dtype=torch.float64, device=accelerator.device)
+    sums: list[float] = accelerator.reduce(vector, reduction="sum").tolist()
+    return sums
+
+
+def _log_diagnosis(
+    trainer: Any,
+    trajectories: Sequence[Trajectory],
+    rows: Sequence[Row],
+    actions: Sequence[Float[Tensor, " action"]],
+) -> None:
+    """Log the correlation of a group's mean action energy with the variance of its scores.
+
+    The paper reports +0.537 (arXiv 2605.14558v1). Absent with fewer than three groups or no variation.
+    """
+    scores = [(one.group, one.score) for one in trajectories if not one.failed]
+    found = [
+        (trajectories[row.trajectory].group, e.tolist())
+        for row, e in zip(rows, actions, strict=True)
+    ]
+    score_of: dict[int, list[float]] = defaultdict(list)
+    energy_of: dict[int, list[float]] = defaultdict(list)
+    for group, score in gather_object(scores):
+        score_of[group].append(score)
+    for group, energies in gather_object(found):
+        energy_of[group] += energies
+    groups = [g for g in score_of if energy_of[g]]
+    variances = [pvariance(score_of[g]) for g in groups]
+    means = [fmean(energy_of[g]) for g in groups]
+    if len(groups) > 2 and len(set(variances)) > 1 and len(set(means)) > 1:
+        value = correlation(means, variances)
+        trainer._metrics["train"]["actfocus/energy_variance_correlation"].append(value)

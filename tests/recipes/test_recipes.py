@@ -1,0 +1,155 @@
+"""The recipes: each parses, the comparison is fair, mistakes are named, the embedded policy is as stated."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentic_trl.assets import tiny_policy
+from agentic_trl.environments.frozen_lake import FrozenLake
+from agentic_trl.evaluation import EpisodeRecord, summarize
+from agentic_trl.rollout.chat import ChatFormat, WindowHistory
+from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
+from agentic_trl.rollout.engines.base import Sampling
+from agentic_trl.rollout.engines.transformers import TransformersEngine
+from recipes import train
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+LAKE = RECIPES / "frozen_lake"
+FILES = sorted(RECIPES.glob("frozen_lake/*.yaml"))
+START_BAND = (0.3, 0.5)
+"""Success of the embedded policy that the quickstart promises to start from."""
+
+# TRL itself sets the old name.
+pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
+
+
+def run(*arguments, timeout=300):
+    return subprocess.run(
+        [sys.executable, str(RECIPES / "train.py"), *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_recipe_parses_and_is_accepted(path):
+    recipe, args, model = train.parse(["--config", str(path)])
+    args.check_environment_run()
+    written = yaml.safe_load(path.read_text())
+    assert args.method == written["method"]
+    assert args.learning_rate == written["learning_rate"]
+    assert model.model_name_or_path == written["model_name_or_path"]
+    assert recipe.environment == "FrozenLake-v1"
+
+
+def test_flag_wins_over_recipe():
+    flags = ["--max_steps", "7", "--use_peft", "--lora_r", "4"]
+    _, args, model = train.parse(["--config", str(LAKE / "planpo.yaml"), *flags])
+    assert (args.max_steps, model.use_peft, model.lora_r) == (7, True, 4)
+
+
+def test_comparison_differs_in_the_method_only():
+    planpo, grpo = (
+        yaml.safe_load((LAKE / f"{name}.yaml").read_text()) for name in ("planpo", "grpo")
+    )
+    differing = {key for key in planpo | grpo if planpo.get(key) != grpo.get(key)}
+    assert differing == {"method", "output_dir"}
+
+
+def test_unknown_key_of_a_recipe_is_named(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "typo.yaml"
+    path.write_text((LAKE / "planpo.yaml").read_text() + "\nlearning_rat: 1.0\n")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(path)])
+    with pytest.raises(SystemExit) as stopped:
+        train.main()
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert "'learning_rat', which is no field of a recipe" in said
+    assert "Did you mean 'learning_rate'?" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--learning_rat", "1"], "command line sets 'learning_rat'"),
+        (["--method", "ploppo"], "method: got 'ploppo'"),
+        (["--config", "no/such.yaml"], "cannot be read"),
+        ([], "No model is named"),
+    ],
+)
+def test_mistake_is_a_sentence(flags, sentence):
+    if "--config" not in flags and flags:
+        flags = ["--config", str(LAKE / "planpo.yaml"), *flags]
+    with pytest.raises(ValueError, match=sentence):
+        train.parse(flags)
+
+
+def test_embedded_policy_is_small_and_text_survives():
+    folder = Path(tiny_policy())
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 3_000_000
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.num_parameters() <= 1_500_000
+    assert model.dtype == torch.float32
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = "Grüße <think>日本</think> \t x  y\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    observation, _ = FrozenLake().reset(seed=0)
+    ids = tokenizer.encode(observation)
+    assert len(ids) == len(observation.splitlines()), "the tokenizer lost its splitting rule"
+
+
+def test_embedded_policy_starts_in_the_stated_band():
+    # Every other task: the first tasks are the likeliest maps, which have few holes.
+    meta = json.loads((Path(tiny_policy()) / "meta.json").read_text())
+    low, high = START_BAND
+    assert low <= meta["held_out"]["sampled"]["success_rate"] <= high
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy())
+    stop_ids = frozenset({tokenizer.eos_token_id})
+    rollout = Rollout(
+        engine=TransformersEngine(
+            AutoModelForCausalLM.from_pretrained(tiny_policy()).eval(),
+            pad_id=tokenizer.pad_token_id,
+            stop_ids=stop_ids,
+            sampling=Sampling(temperature=1.0),
+        ),
+        chat=ChatFormat(tokenizer),
+        stop_ids=stop_ids,
+        limits=Limits(max_tokens_per_turn=40),
+        history=WindowHistory(0),
+    )
+    starts = [
+        Start(task=task, group=index, member=0, seed=(0, 1, index), max_turns=12)
+        for index, task in enumerate(FrozenLake.make_tasks(512, split="eval")[::2])
+    ]
+    with torch.no_grad():
+        played = collect(starts, [FrozenLake() for _ in starts], rollout)
+    metrics = summarize([EpisodeRecord.of(one) for one in played])
+    assert low <= metrics["success_rate"] <= high
+    assert metrics["invalid_action_rate"] < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["planpo", "grpo"])
+def test_train_runs_end_to_end(method, tmp_path):
+    done = run(
+        *("--config", LAKE / f"{method}.yaml", "--output_dir", tmp_path, "--max_steps", 2),
+        *("--per_device_train_batch_size", 16, "--num_eval_tasks", 16, "--num_train_tasks", 64),
+        *("--logging_steps", 1),
+    )
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads((tmp_path / "metrics.json").read_text())
+    assert numbers["method"] == method
+    assert {"success_rate", "tokens_per_turn"} <= numbers["after"].keys()
+    assert [one["step"] for one in numbers["history"]] == [1, 2]
+    assert (tmp_path / "model.safetensors").exists()
+    AutoTokenizer.from_pretrained(tmp_path)
