@@ -46,14 +46,14 @@ def token_energy(logits: Float[Tensor, "*token vocab"]) -> Float[Tensor, "*token
 
 
 def token_weight(
-    energy: Float[Tensor, "row token"],
-    kind: Int[Tensor, "row token"],
+    energy: Float[Tensor, "*token"],
+    kind: Int[Tensor, "*token"],
     *,
     alpha: float,
     beta: float,
     mean: float,
     std: float,
-) -> Float[Tensor, "row token"]:
+) -> Float[Tensor, "*token"]:
     """Return the weight of each token in the surrogate.
 
     Args:

@@ -37,6 +37,10 @@ def episodes_of(name):
             replace(t, stop=StopReason.ENVIRONMENT_ERROR, success=False) for t in trajectories[4:]
         ]
         trajectories = trajectories[:4] + failed
+    elif name == "sorl":
+        knobs |= {"clip_normalization": "relative", "epsilon": 0.1, "epsilon_high": 0.15}
+    elif name == "actfocus":
+        knobs |= {"token_weighting": "actfocus"}
     return trajectories, {"per_device_train_batch_size": 8, **knobs}
 
 

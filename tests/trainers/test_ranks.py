@@ -67,6 +67,13 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, name):
         assert largest_difference(one, two) < 1e-6
     losses = [e["loss"] for e in alone.state.log_history if "loss" in e]
     assert both["losses"] == pytest.approx(losses, abs=1e-5)
+    for metric in ("sorl/bias_norm", "sorl/scale", "actfocus/mean_weight", "actfocus/action_share"):
+        one, two = (
+            [e[metric] for e in log if metric in e]
+            for log in (alone.state.log_history, both["metrics"])
+        )
+        assert one == pytest.approx(two, rel=1e-4)
+        assert len(one) == (name == metric.split("/")[0])
     if name in ("one_and_thirty", "dead_rank"):
         assert both["micro_batches"][0] != both["micro_batches"][1]
 
