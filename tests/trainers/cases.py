@@ -13,6 +13,8 @@ SCRIPTED_CASES = (
     "group_over_ranks",
     "one_and_thirty",
     "dead_rank",
+    "sorl",
+    "actfocus",
 )
 LORA_CASES = ("lora_kl",)
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from agentic_trl.algorithms.gigpo import gigpo_advantage
 from agentic_trl.algorithms.grpo import grpo_advantage
 from agentic_trl.algorithms.planpo import planpo_advantage
 from agentic_trl.batching import build_rows, turn_table
@@ -24,7 +25,10 @@ EXACT = 1e-6
 def turn_advantages(table, method):
     if method == "planpo":
         return planpo_advantage(table, alpha=0.1)
-    return grpo_advantage(table)[table.trajectory]
+    if method == "gigpo":
+        return gigpo_advantage(table, gamma=0.95)
+    scale = "none" if method == "dr-grpo" else "std"
+    return grpo_advantage(table, scale=scale)[table.trajectory]
 
 
 def reference_gradient(trajectories, *, method="grpo", aggregation="token", weight=None):
@@ -69,7 +73,7 @@ def gradient(tmp_path, trajectories, **changes):
     return trainer.gradients.steps[0], trainer
 
 
-@pytest.mark.parametrize("method", ["grpo", "planpo"])
+@pytest.mark.parametrize("method", ["grpo", "planpo", "gigpo", "dr-grpo", "gspo"])
 def test_the_advantages_in_the_loss_are_those_of_the_pure_functions(tmp_path, method):
     trajectories = scripted_trajectories()
     _, trainer = gradient(tmp_path, trajectories, method=method)
@@ -94,7 +98,14 @@ def test_the_advantages_in_the_loss_are_those_of_the_pure_functions(tmp_path, me
 
 @pytest.mark.parametrize(
     ("method", "aggregation"),
-    [("grpo", "token"), ("grpo", "turn"), ("grpo", "trajectory"), ("planpo", "turn")],
+    [
+        ("grpo", "token"),
+        ("grpo", "turn"),
+        ("grpo", "trajectory"),
+        ("planpo", "turn"),
+        ("gigpo", "token"),
+        ("gspo", "trajectory"),
+    ],
 )
 def test_on_policy_gradient_is_the_closed_form(tmp_path, method, aggregation):
     trajectories = scripted_trajectories()
