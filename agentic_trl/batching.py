@@ -52,6 +52,12 @@ class Row:
     """See ``TokenBatch``."""
     token_weight: Float[Tensor, " token"] | None = None
     """See ``TokenBatch``."""
+    old_value: Float[Tensor, " token"] | None = None
+    """See ``TokenBatch``."""
+    returns: Float[Tensor, " token"] | None = None
+    """See ``TokenBatch``."""
+    value_mask: Int[Tensor, " token"] | None = None
+    """See ``TokenBatch``."""
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
@@ -91,12 +97,14 @@ def concatenate_tables(tables: Sequence[TurnTable]) -> TurnTable:
         tables: Tables in order of rank; groups are global numbers already.
 
     Returns:
-        One table; trajectory indices are offset, everything else is laid end to end.
+        One table; trajectory indices are offset, everything else is laid end to end. An optional
+        column that one of the tables lacks is ``None``; ``valid`` is read as all where it is ``None``.
     """
     columns: dict[str, Tensor | None] = {}
     for field in fields(TurnTable):
         parts = [value for t in tables if (value := _column(t, field.name)) is not None]
         columns[field.name] = torch.cat(parts) if len(parts) == len(tables) else None
+    columns["valid"] = torch.cat([t.counted for t in tables])
     offsets = torch.tensor([0] + [len(t.group) for t in tables]).cumsum(0)
     columns["trajectory"] = torch.cat(
         [t.trajectory + start for t, start in zip(tables, offsets, strict=False)]
@@ -156,6 +164,15 @@ def count_units(rows: Sequence[Row]) -> float:
     return float(round(sum(row.token_share.double().sum().item() for row in rows)))
 
 
+def count_values(rows: Sequence[Row]) -> float:
+    """Return the number of positions at which the critic is trained.
+
+    Args:
+        rows: Any rows.
+    """
+    return float(sum(int(row.value_mask.sum()) for row in rows if row.value_mask is not None))
+
+
 def cut_rows(rows: Sequence[Row], max_tokens: int) -> list[list[Row]]:
     """Sort rows by length and cut them into micro-batches.
 
@@ -209,15 +226,14 @@ def empty_row(pad_id: int) -> Row:
     Args:
         pad_id: Any token id.
     """
-    zeros = torch.zeros(2)
     return Row(
         trajectory=0,
         input_ids=torch.full((2,), pad_id),
         turn_of_token=torch.full((2,), -1),
         kind=torch.zeros(2, dtype=torch.long),
-        sampling_logprob=zeros,
-        token_share=zeros,
-        token_advantage=zeros,
+        sampling_logprob=torch.zeros(2),
+        token_share=torch.zeros(2),
+        token_advantage=torch.zeros(2),
     )
 
 

@@ -114,6 +114,8 @@ class Trajectory:
     """The whole conversation as chat messages, whatever part of it each prompt showed."""
     final_observation_ids: tuple[int, ...] = ()
     """Ids that would follow the last action: the state from which a cut episode would go on."""
+    final_extends: bool = True
+    """Whether they follow the last context and action, or are a whole new prompt."""
     error: str | None = None
     """The environment's error, if it failed."""
 
@@ -207,6 +209,12 @@ class TokenBatch:
     """Log-probability under the reference policy, nats."""
     token_weight: Float[Tensor, "row token"] | None = None
     """Non-negative weight of the token in the surrogate."""
+    old_value: Float[Tensor, "row token"] | None = None
+    """Critic's value of the context before the token, at the time of the rollout, reward units."""
+    returns: Float[Tensor, "row token"] | None = None
+    """What the critic learns at the token, reward units."""
+    value_mask: Int[Tensor, "row token"] | None = None
+    """1 at the tokens before which the critic is trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

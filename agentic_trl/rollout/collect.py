@@ -244,6 +244,7 @@ class _Episode:
             task=self.start.task,
             messages=tuple(self.conversation.messages),
             final_observation_ids=self.prompt.new_ids if cut else (),
+            final_extends=self.prompt.extends if cut else True,
             error=self.error,
         )
 

@@ -6,7 +6,13 @@ from typing import Any
 from trl import GRPOConfig
 
 from agentic_trl.trainers.fields import refused_settings
-from agentic_trl.trainers.methods import DEFAULTS, METHODS, READERS
+from agentic_trl.trainers.methods import (
+    CRITIC_ADVANTAGES,
+    DEFAULTS,
+    GROUP_ADVANTAGES,
+    READERS,
+    methods_of,
+)
 
 
 def check_names(config: Any) -> None:
@@ -19,8 +25,9 @@ def check_names(config: Any) -> None:
         ValueError: At the first that is found.
     """
     choices = {
-        "method": tuple(METHODS),
-        "advantage": ("grpo", "planpo", "gigpo", None),
+        "method": methods_of(critic=config.HAS_CRITIC),
+        "advantage": (*(CRITIC_ADVANTAGES if config.HAS_CRITIC else GROUP_ADVANTAGES), None),
+        "turn_credit": ("token", "mean", None),
         "importance_sampling_level": ("token", "turn", "sequence", None),
         "loss_aggregation": ("token", "turn", "trajectory", None),
         "planpo_response_group": ("success", "active"),
@@ -30,7 +37,10 @@ def check_names(config: Any) -> None:
         "history": ("full", "window"),
         "on_nonfinite_gradient": ("stop", "skip"),
     }
+    fields = {field.name for field in dataclasses.fields(config)}
     for name, legal in choices.items():
+        if name not in fields:
+            continue
         value = getattr(config, name)
         if value not in legal:
             names = ", ".join(repr(one) for one in legal if one is not None)
@@ -48,6 +58,8 @@ def check_unused_knobs(config: Any) -> None:
     """
     plain = {f.name: f.default for f in dataclasses.fields(config)}
     for name, (knob, readers) in READERS.items():
+        if name not in plain:
+            continue
         unset = (plain[name], DEFAULTS.get(name))
         chosen = config.resolved(knob)
         if getattr(config, name) not in unset and chosen not in readers:
@@ -91,7 +103,9 @@ def check_ranges(config: Any) -> None:
         if value is not None and value < 1:
             raise ValueError(f"{name}: got {value}, expected at least 1.")
     unit = ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon")
-    for name in (*unit, "max_failed_fraction"):
+    fields = {field.name for field in dataclasses.fields(config)}
+    critic = fields & {"token_gamma", "token_lambda", "step_lambda"}
+    for name in (*unit, "max_failed_fraction", *sorted(critic)):
         value = getattr(config, name)
         if not 0 <= value <= 1:
             raise ValueError(f"{name}: got {value}, expected a number in [0, 1].")

@@ -1,5 +1,6 @@
 """Configuration of the trainers: TRL's, plus what agents over many turns need."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -7,7 +8,7 @@ import torch
 from trl import GRPOConfig
 
 from agentic_trl.trainers.checks import check_names, check_ranges, check_unused_knobs
-from agentic_trl.trainers.methods import DEFAULTS, METHODS
+from agentic_trl.trainers.methods import DEFAULTS, METHODS, methods_of
 
 _BY_METHOD = "None takes the method's value."
 
@@ -20,9 +21,11 @@ class AgenticGRPOConfig(GRPOConfig):
     would have no effect are refused. Without one the trainer is TRL's and so is every default.
     """
 
+    HAS_CRITIC: ClassVar[bool] = False
+
     method: str = field(
         default="grpo",
-        metadata={"help": f"Paper whose knobs are set: {', '.join(METHODS)}."},
+        metadata={"help": f"Paper whose knobs are set: {', '.join(methods_of(critic=False))}."},
     )
     advantage: str | None = field(
         default=None,
@@ -207,5 +210,5 @@ class AgenticGRPOConfig(GRPOConfig):
         return METHODS[self.method].get(name, DEFAULTS[name]) if value is None else value
 
     def _resolve_method(self) -> None:
-        for name in DEFAULTS:
+        for name in DEFAULTS.keys() & {one.name for one in dataclasses.fields(self)}:
             setattr(self, name, self.resolved(name))

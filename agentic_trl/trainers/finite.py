@@ -19,7 +19,8 @@ def guard_gradients(trainer: Any) -> None:
     Raises:
         FloatingPointError: If it is ``"stop"``; the weights are those of the last step.
     """
-    gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
+    parameters = list(trainer.trained_parameters())
+    gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return
     norms = torch.stack([norm.float() for norm in torch._foreach_norm(gradients)])
@@ -36,5 +37,5 @@ def guard_gradients(trainer: Any) -> None:
             "set on_nonfinite_gradient='skip' to leave such steps out."
         )
     logger.warning("Optimizer step %d is skipped: its gradient is NaN or infinite.", step + 1)
-    for parameter in trainer.model.parameters():
+    for parameter in parameters:
         parameter.grad = None

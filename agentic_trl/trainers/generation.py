@@ -21,6 +21,7 @@ from agentic_trl.batching import (
     build_rows,
     concatenate_tables,
     count_units,
+    count_values,
     cut_rows,
     pad_rows,
     turn_table,
@@ -51,16 +52,19 @@ class GenerationSteps(GRPOTrainer):
         order = torch.randperm(len(trajectories), generator=generator).tolist()
         owner = {index: place * count // len(order) for place, index in enumerate(order)}
         sets = [[row for row in rows if owner[row.trajectory] == one] for one in range(count)]
-        units = torch.tensor([count_units(one) for one in sets], dtype=torch.float64)
-        units = self.accelerator.reduce(units.to(self.accelerator.device), reduction="sum").cpu()
-        per_step = units.view(-1, self.args.gradient_accumulation_steps).sum(1)
+        units = self._per_step([count_units(one) for one in sets])
+        values = self._per_step([count_values(one) for one in sets])
         return [
-            EpisodeSet(
-                rows=one,
-                denominator=max(per_step[i // self.args.gradient_accumulation_steps].item(), 1.0),
-            )
-            for i, one in enumerate(sets)
+            EpisodeSet(rows=one, denominator=unit, value_denominator=value)
+            for one, unit, value in zip(sets, units, values, strict=True)
         ]
+
+    def _per_step(self, counts: Sequence[float]) -> list[float]:
+        """Return, for each set, the count of its whole optimizer step over all ranks, at least 1."""
+        tensor = torch.tensor(counts, dtype=torch.float64, device=self.accelerator.device)
+        summed = self.accelerator.reduce(tensor, reduction="sum")
+        steps = summed.view(-1, self.args.gradient_accumulation_steps).sum(1).clamp(min=1).tolist()
+        return [steps[i // self.args.gradient_accumulation_steps] for i in range(len(counts))]
 
     def _assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
         """Give the tokens of this rank's rows their advantages, from the statistics of all ranks."""

@@ -19,6 +19,7 @@ LOGGED_AS = {
     "kl": "kl",
     "entropy": "entropy",
     "drift": "sampling/logprob_difference",
+    "value_loss": "critic/value_loss",
 }
 """Name in the log of each sum of an optimizer step; all are means over the units of the loss."""
 

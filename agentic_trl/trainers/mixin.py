@@ -12,7 +12,7 @@ Without an environment every hook is TRL's own. The hooks and the facts relied o
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.trainer_utils import EvalLoopOutput
 
 from agentic_trl.batching import (
@@ -59,6 +59,8 @@ class MicroBatch:
     """The padded rows."""
     denominator: float
     """Units of the loss in the whole optimizer step, all ranks."""
+    value_denominator: float = 1.0
+    """Positions at which the critic is trained in the whole optimizer step, all ranks."""
 
 
 class EnvironmentHooks(GenerationSteps):
@@ -71,6 +73,10 @@ class EnvironmentHooks(GenerationSteps):
     _buffered_inputs: list[EpisodeSet] | None
     _step_sums: dict[str, Any]
     _step_seconds: float = 0.0
+
+    def trained_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield every parameter that an optimizer step may change."""
+        return (p for p in self.model.parameters() if p.requires_grad)
 
     # Rollouts
 
@@ -143,16 +149,24 @@ class EnvironmentHooks(GenerationSteps):
         total = torch.zeros((), device=self.accelerator.device)
         for index, part in enumerate(parts):
             batch = to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device)
-            micro = MicroBatch(batch=batch, denominator=episodes.denominator)
-            last = index == len(parts) - 1
-            with nullcontext() if last else self.accelerator.no_sync(model):
-                with self.compute_loss_context_manager():
-                    loss = self.compute_loss(model, micro)
-                self.accelerator.backward(loss)
-            total += loss.detach()
+            micro = MicroBatch(
+                batch=batch,
+                denominator=episodes.denominator,
+                value_denominator=episodes.value_denominator,
+            )
+            total += self._backward(model, micro, last=index == len(parts) - 1)
         self._step += 1
         self._after_backward(perf_counter() - began)
         return total
+
+    def _backward(self, model: Any, micro: MicroBatch, *, last: bool) -> Float[Tensor, ""]:
+        """Forward and backward of a micro-batch; only the last one reduces over ranks."""
+        with nullcontext() if last else self.accelerator.no_sync(model):
+            with self.compute_loss_context_manager():
+                loss = self.compute_loss(model, micro)
+            self.accelerator.backward(loss)
+        detached: Tensor = loss.detach()
+        return detached
 
     def compute_loss(
         self,

@@ -23,6 +23,8 @@ class EpisodeSet:
     """All rows of whole trajectories."""
     denominator: float
     """Units of the loss in the whole optimizer step, all ranks."""
+    value_denominator: float = 1.0
+    """Positions at which the critic is trained in the whole optimizer step, all ranks."""
 
 
 class EpochSampler(RepeatSampler):
@@ -77,6 +79,7 @@ def save_state(trainer: Any, folder: Path) -> None:
     buffer = [
         {
             "denominator": one.denominator,
+            "value_denominator": one.value_denominator,
             "rows": [
                 {f.name: getattr(row, f.name) for f in dataclasses.fields(row)} for row in one.rows
             ],
@@ -117,7 +120,7 @@ def load_state(trainer: Any, checkpoint: str | Path) -> None:
     trainer._step = state["step"]
     trainer._total_train_tokens = state["tokens"]
     trainer._buffered_inputs = [
-        EpisodeSet(rows=[Row(**row) for row in one["rows"]], denominator=one["denominator"])
+        EpisodeSet(**{**one, "rows": [Row(**row) for row in one["rows"]]})
         for one in state["buffer"]
     ] or None
 

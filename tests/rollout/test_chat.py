@@ -197,6 +197,18 @@ def test_an_answer_of_white_space_or_nothing():
                 assert (tokenizer.eos_token_id in new[:1]) == bool(cut)
 
 
+@pytest.mark.parametrize("answer", ["alpha", "alpha \n", " \nalpha\t"])
+def test_white_space_that_the_template_keeps_is_written_once(answer):
+    # Qwen2.5 changes nothing, so the context is its text to the letter, cut or not.
+    played, tokenizer = play("byte_level", "qwen2_5", [answer] * 3, cut=(0,))
+    messages = [{"role": "system", "content": SYSTEM}]
+    for turn, (prompt, _) in enumerate(played):
+        messages.append({"role": "user", "content": OBSERVATIONS[turn]})
+        text = rendering(tokenizer, "qwen2_5", messages)
+        assert decode(tokenizer, prompt.context_ids) == text
+        messages.append({"role": "assistant", "content": answer})
+
+
 def test_another_end_of_turn_than_the_template_s_is_a_new_row():
     tokenizer = make(
         "byte_level",

@@ -78,9 +78,10 @@ def test_nothing_clipped_leaves_the_gradient_alone_and_takes_no_second_one(tmp_p
     wide = {"epsilon": 1.0, "epsilon_high": 9.0}
     plain, _ = run(tmp_path, trajectories, **wide)
     monkeypatch.setattr(torch.autograd, "grad", None)
-    scaled, log = run(tmp_path, trajectories, clip_normalization="relative", **wide)
-    assert largest_difference(plain, scaled) == 0
-    assert (log["sorl/bias_norm"], log["sorl/scale"]) == (0, 1)
+    for mode in ("relative", "floor", "paper"):
+        scaled, log = run(tmp_path, trajectories, clip_normalization=mode, **wide)
+        assert largest_difference(plain, scaled) == 0
+        assert (log["sorl/bias_norm"], log["sorl/scale"]) == (0, 1)
 
 
 def test_the_scale_acts_before_gradient_norm_clipping(tmp_path):

@@ -1,0 +1,278 @@
+"""Critics: a value for every position of a row, and how their weights are trained, saved and loaded.
+
+A critic reads the same rows as the policy. ``values`` at a sampled token is the value of the context
+*before* that token (the head's output one position earlier), so a value never depends on the token whose
+advantage it enters.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Float
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from agentic_trl.types import TokenBatch
+
+FOLDER = "critic"
+"""Folder of the critic in a checkpoint."""
+
+
+class ValueModel(nn.Module):
+    """A transformer body with a scalar head."""
+
+    def __init__(self, body: nn.Module, hidden_size: int) -> None:
+        """Put a head on a body.
+
+        Args:
+            body: A transformers model without language-model head.
+            hidden_size: Width of its last hidden state.
+        """
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.head.weight)  # all values start at 0, the mean of whitened returns
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Float[Tensor, "row token"]:
+        """Return the head's output at every position, in float32.
+
+        Args:
+            input_ids: Token ids.
+            attention_mask: 1 at real tokens.
+        """
+        hidden = self.body(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        value: Tensor = self.head(hidden.to(self.head.weight.dtype))[..., 0].float()
+        return value
+
+
+class SeparateCritic:
+    """A model of its own."""
+
+    def __init__(self, model: nn.Module, accelerator: Any) -> None:
+        """Take a value model.
+
+        Args:
+            model: A module that maps ``input_ids`` and ``attention_mask`` to a value per position.
+            accelerator: Puts it on the device and, with several ranks, into DDP.
+        """
+        self._accelerator = accelerator
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        self.model = model.to(accelerator.device)
+        self._wrapped = accelerator.prepare_model(self.model)
+
+    @classmethod
+    def from_policy(cls, policy: Any, accelerator: Any) -> "SeparateCritic":
+        """Start from a copy of the policy's body.
+
+        Args:
+            policy: A causal language model.
+            accelerator: See ``SeparateCritic``.
+        """
+        body = copy.deepcopy(policy.base_model)
+        body.requires_grad_(True)
+        return cls(ValueModel(body, policy.config.get_text_config().hidden_size), accelerator)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the trained parameters."""
+        return (p for p in self.model.parameters() if p.requires_grad)
+
+    def values(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        """Return the value before each token; 0 at the first position, which nothing precedes.
+
+        Args:
+            batch: Rows.
+        """
+        value: Tensor = self._wrapped(batch.input_ids, batch.attention_mask)
+        return pad(value[:, :-1], (1, 0))
+
+    def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
+        """Return the value after the last real token of each row.
+
+        Args:
+            batch: Rows, right-padded.
+        """
+        value: Tensor = self._wrapped(batch.input_ids, batch.attention_mask)
+        last = batch.attention_mask.sum(1, keepdim=True) - 1
+        return value.gather(1, last)[:, 0]
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Return a context in which gradients are not reduced over ranks."""
+        context: AbstractContextManager[Any] = self._accelerator.no_sync(self._wrapped)
+        return context
+
+    def policy_active(self) -> None:
+        """Make the policy ready for a forward pass; nothing is shared, so nothing is done."""
+
+    def save(self, folder: Path) -> None:
+        """Write the weights.
+
+        Args:
+            folder: Folder of a checkpoint or of a saved model.
+        """
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        state = {name: t.contiguous().clone() for name, t in self.model.state_dict().items()}
+        save_file(state, folder / FOLDER / "model.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Read the weights.
+
+        Args:
+            folder: Folder of a checkpoint.
+
+        Raises:
+            FileNotFoundError: If it holds no critic.
+        """
+        path = folder / FOLDER / "model.safetensors"
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{folder} holds no critic ({FOLDER}/model.safetensors is missing): it was written by a trainer "
+                "without one. Start from a checkpoint of a PPO trainer."
+            )
+        self.model.load_state_dict(load_file(path))
+
+
+def set_adapters_trainable(model: PeftModel, names: tuple[str, ...]) -> None:
+    """Mark the parameters of several adapters as trained, whichever is active.
+
+    PEFT trains the active adapter only and resets that at every switch.
+
+    Args:
+        model: A model with the adapters.
+        names: Their names.
+    """
+    for name, parameter in model.named_parameters():
+        if any(f".{adapter}." in name for adapter in names):
+            parameter.requires_grad_(True)
+
+
+class AdapterCritic:
+    """An adapter and a scalar head on the policy's own base: no second copy of the model.
+
+    The policy's adapter is called ``default``, the critic's ``critic``. Forward and backward of one are
+    done before the other is switched on, since checkpointing recomputes with what is active.
+    """
+
+    ADAPTER = "critic"
+
+    def __init__(self, model: PeftModel, config: Any, trainer: Any) -> None:
+        """Add the adapter and the head.
+
+        Args:
+            model: The policy, with its adapter ``default``.
+            config: PEFT configuration of the critic's adapter.
+            trainer: The trainer, for its wrapped model and accelerator.
+        """
+        self._trainer = trainer
+        self._model = model
+        model.add_adapter(self.ADAPTER, config)
+        base: Any = model.get_base_model()
+        hidden_size = base.config.get_text_config().hidden_size
+        device = next(base.parameters()).device
+        base.value_head = nn.Linear(hidden_size, 1, device=device)
+        nn.init.zeros_(base.value_head.weight)
+        nn.init.zeros_(base.value_head.bias)
+        self._head = base.value_head
+        _accept_values(base)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        self._switch("default")
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the trained parameters."""
+        names = (f".{self.ADAPTER}.", "value_head")
+        return (p for n, p in self._model.named_parameters() if any(one in n for one in names))
+
+    def values(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        """Return the value before each token; see ``SeparateCritic.values``.
+
+        Args:
+            batch: Rows.
+        """
+        return pad(self._forward(batch)[:, :-1], (1, 0))
+
+    def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
+        """Return the value after the last real token of each row.
+
+        Args:
+            batch: Rows, right-padded.
+        """
+        last = batch.attention_mask.sum(1, keepdim=True) - 1
+        return self._forward(batch).gather(1, last)[:, 0]
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Return a context in which gradients are not reduced over ranks."""
+        accelerator = self._trainer.accelerator
+        context: AbstractContextManager[Any] = accelerator.no_sync(self._trainer.model_wrapped)
+        return context
+
+    def policy_active(self) -> None:
+        """Switch the policy's adapter on."""
+        self._switch("default")
+
+    def save(self, folder: Path) -> None:
+        """Write the head; PEFT writes the adapter into a folder of its own.
+
+        Args:
+            folder: Folder of a checkpoint or of a saved model.
+        """
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        state = {name: t.contiguous().clone() for name, t in self._head.state_dict().items()}
+        save_file(state, folder / FOLDER / "value_head.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Read the head, and make both adapters trainable again after PEFT loaded them.
+
+        Args:
+            folder: Folder of a checkpoint.
+
+        Raises:
+            FileNotFoundError: If it holds no critic.
+        """
+        path = folder / FOLDER / "value_head.safetensors"
+        if not path.exists():
+            raise FileNotFoundError(
+                f"{folder} holds no critic ({FOLDER}/value_head.safetensors is missing): it was written by a "
+                "trainer without one. Start from a checkpoint of a PPO trainer."
+            )
+        self._head.load_state_dict(load_file(path))
+        self._switch("default")
+
+    def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        self._switch(self.ADAPTER)
+        output = self._trainer.model_wrapped(
+            input_ids=batch.input_ids, attention_mask=batch.attention_mask, values=True
+        )
+        value: Tensor = output["values"]
+        return value.float()
+
+    def _switch(self, adapter: str) -> None:
+        self._model.set_adapter(adapter)
+        set_adapters_trainable(self._model, ("default", self.ADAPTER))
+        self._head.requires_grad_(True)
+
+
+def _accept_values(base: Any) -> None:
+    """Let the base model's forward return values when it is called with ``values=True``."""
+    inner = base.forward
+
+    def forward(*arguments: Any, values: bool = False, **keywords: Any) -> Any:
+        if not values:
+            return inner(*arguments, **keywords)
+        keywords["use_cache"] = False
+        hidden = base.base_model(*arguments, **keywords).last_hidden_state
+        return {"values": base.value_head(hidden.to(base.value_head.weight.dtype))[..., 0]}
+
+    base.forward = forward
+
+
+Critic = SeparateCritic | AdapterCritic
+"""Either kind."""

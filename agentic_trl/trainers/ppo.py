@@ -1,0 +1,221 @@
+"""PPO with a critic on TRL's GRPO machinery, for agents and for plain text."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from peft import PeftModel
+from torch import Tensor, nn
+
+from agentic_trl.algorithms.steppo import value_loss
+from agentic_trl.batching import Row, cut_rows, pad_rows
+from agentic_trl.trainers.critic import AdapterCritic, Critic, SeparateCritic
+from agentic_trl.trainers.forward import to_device
+from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.mixin import MicroBatch
+from agentic_trl.trainers.ppo_config import AgenticPPOConfig
+from agentic_trl.trainers.values import credit_rows
+from agentic_trl.types import StopReason, Trajectory
+
+
+class AgenticPPOTrainer(AgenticGRPOTrainer):
+    """Trains a policy and a critic on episodes: token-level GAE, or StepPO's GAE over steps.
+
+    The critic is a model of its own (``critic``, or a copy of the policy's body with a scalar head), or,
+    with PEFT, a second adapter and a scalar head on the policy's base.
+    """
+
+    args: AgenticPPOConfig
+
+    def __init__(
+        self,
+        model: Any,
+        args: AgenticPPOConfig | None = None,
+        *,
+        environment: Any,
+        critic: nn.Module | None = None,
+        **arguments: Any,
+    ) -> None:
+        """Build the trainer.
+
+        Args:
+            model: As for ``AgenticGRPOTrainer``.
+            args: Configuration.
+            environment: As for ``AgenticGRPOTrainer``; required.
+            critic: A module that maps ``input_ids`` and ``attention_mask`` to a value per position.
+            **arguments: Everything else of ``AgenticGRPOTrainer``.
+        """
+        args = args or AgenticPPOConfig()
+        adapters = critic is None and (
+            isinstance(model, PeftModel) or arguments.get("peft_config") is not None
+        )
+        if adapters:
+            # Policy and critic run through the wrapped base one after the other.
+            args.ddp_find_unused_parameters = True
+        super().__init__(model, args, environment=environment, **arguments)
+        self.critic = self._make_critic(critic)
+        if self.normalizer is not None:
+            critics = {id(p) for p in self.critic.parameters()}
+            self.normalizer.parameters = [
+                p for p in self.normalizer.parameters if id(p) not in critics
+            ]
+
+    def _make_critic(self, critic: nn.Module | None) -> Critic:
+        if critic is not None:
+            return SeparateCritic(critic, self.accelerator)
+        if isinstance(self.model, PeftModel):
+            return AdapterCritic(self.model, self.model.peft_config["default"], self)
+        return SeparateCritic.from_policy(self.model, self.accelerator)
+
+    def trained_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of policy and critic."""
+        return chain(super().trained_parameters(), self.critic.parameters())
+
+    # Credit
+
+    def _assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
+        """Give rows their advantages by GAE on the critic's values."""
+        with torch.no_grad():
+            values = self._row_values(rows)
+            bootstrap = self._bootstrap(trajectories) if self.args.bootstrap_truncated else None
+        credited, metrics = credit_rows(self.args, trajectories, rows, values, bootstrap=bootstrap)
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
+        return credited
+
+    def _row_values(self, rows: Sequence[Row]) -> list[Float[Tensor, " token"]]:
+        """Return the critic's values of each row, in the order of ``rows``."""
+        order = {id(row): index for index, row in enumerate(rows)}
+        found: dict[int, Tensor] = {}
+        for part in cut_rows(rows, self.args.max_tokens_per_microbatch):
+            with self._critic_context():
+                values = self.critic.values(self._batch_of(part)).cpu()
+            for row, value in zip(part, values, strict=True):
+                found[order[id(row)]] = value[: len(row)]
+        self.critic.policy_active()
+        return [found[index] for index in range(len(rows))]
+
+    def _bootstrap(self, trajectories: Sequence[Trajectory]) -> Float[Tensor, " trajectory"]:
+        """Return the value of the state after each cut episode, 0 for the others."""
+        values = torch.zeros(len(trajectories))
+        for index, one in enumerate(trajectories):
+            if one.turns and not one.failed and one.stop is not StopReason.TERMINATED:
+                batch = self._batch_of([_final_row(one)])
+                with self._critic_context():
+                    values[index] = self.critic.last_values(batch)[0].cpu()
+        self.critic.policy_active()
+        return values
+
+    def _batch_of(self, rows: Sequence[Row]) -> Any:
+        return to_device(pad_rows(rows, pad_id=self._pad_id), self.accelerator.device)
+
+    def _critic_context(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self.compute_loss_context_manager()
+        return context
+
+    # Update
+
+    def training_step(
+        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+    ) -> Float[Tensor, ""]:
+        """Forget the critic's last gradient, which the host's ``model.zero_grad`` does not reach."""
+        if self._step % self.args.gradient_accumulation_steps == 0:
+            for parameter in self.critic.parameters():
+                parameter.grad = None
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        return loss
+
+    def _backward(self, model: Any, micro: MicroBatch, *, last: bool) -> Float[Tensor, ""]:
+        """Forward and backward of the policy, then of the critic."""
+        warming_up = self.state.global_step < self.args.critic_warmup_steps
+        total = torch.zeros((), device=self.accelerator.device)
+        if not warming_up:
+            shared = isinstance(self.critic, AdapterCritic)
+            # On a shared base only the last backward of all reduces over ranks.
+            with self.accelerator.no_sync(model) if shared else nullcontext():
+                total = super()._backward(model, micro, last=last and not shared)
+        with nullcontext() if last else self.critic.no_sync():
+            with self._critic_context():
+                loss = self._value_loss(micro)
+            self.accelerator.backward(loss * self.accelerator.num_processes)
+        self.critic.policy_active()
+        return total
+
+    def _value_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
+        batch = micro.batch
+        value = self.critic.values(batch)
+        if batch.value_mask is None or batch.old_value is None or batch.returns is None:
+            return 0.0 * value.sum()  # a rank without rows still takes part in the reduction
+        mask = batch.value_mask.bool()
+        loss = value_loss(
+            value[mask],
+            batch.old_value[mask],
+            batch.returns[mask],
+            clip=self.args.cliprange_value,
+            denominator=micro.value_denominator,
+        )
+        self._add_to_step({"value_loss": loss.detach()})
+        return loss
+
+    def _after_backward(self, seconds: float) -> None:
+        """Clip the critic's gradient by its own norm where the policy's is clipped by TRL."""
+        super()._after_backward(seconds)
+        if self.accelerator.sync_gradients and isinstance(self.critic, SeparateCritic):
+            limit = self.args.max_grad_norm or float("inf")
+            norm = nn.utils.clip_grad_norm_(list(self.critic.parameters()), limit)
+            self._metrics["train"]["critic/grad_norm"].append(norm.item())
+
+    def create_optimizer(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return TRL's optimizer with a group for the critic, at its own learning rate."""
+        critic = list(self.critic.parameters())
+        mine = {id(p) for p in critic}
+        for parameter in critic:
+            parameter.requires_grad_(False)  # out of the policy's groups
+        optimizer = super().create_optimizer(*arguments, **keywords)
+        for parameter in critic:
+            parameter.requires_grad_(True)
+        known = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not mine <= known:
+            optimizer.add_param_group(
+                {
+                    "params": critic,
+                    "lr": self.args.critic_learning_rate,
+                    "weight_decay": self.args.weight_decay,
+                }
+            )
+        return optimizer
+
+    # Weights
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the policy as TRL does, and the critic beside it as safetensors."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            self.critic.save(Path(output_dir or self.args.output_dir))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self.critic.load(Path(resume_from_checkpoint))
+
+
+def _final_row(trajectory: Trajectory) -> Row:
+    """The last context of a trajectory with its last answer and the observation after it, as a row."""
+    context: tuple[int, ...] = ()
+    for turn in trajectory.turns:
+        context = (context if turn.extends else ()) + turn.observation_ids + turn.action_ids
+    final = trajectory.final_observation_ids
+    ids = context + final if trajectory.final_extends else final
+    zeros = torch.zeros(len(ids))
+    return Row(
+        trajectory=0,
+        input_ids=torch.tensor(ids),
+        turn_of_token=torch.full((len(ids),), -1),
+        kind=torch.zeros(len(ids), dtype=torch.long),
+        sampling_logprob=zeros,
+        token_share=zeros,
+        token_advantage=zeros,
+    )
