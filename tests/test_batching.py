@@ -1,6 +1,10 @@
 """Rows, micro-batches and tables, written out as integers.
 
-MUTATIONS
+Mutations seen red: rewrites ignored; first turn may extend; skipped turns not counted; failed
+trajectories kept; limit is no truncation; cut answer is no truncation; share per row; turn share
+counts prompt; share 1; kinds misaligned; log-probs misaligned; budget exceeded; budget not used
+up; not sorted; padding belongs to turn 0; pad id 0; mask one longer; on the left; partial
+columns; shared memory.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
 """Tables of turns, written out, and the tables of several ranks joined.
 
-MUTATIONS
+Mutations seen red: penalties not taken off; failed count; keyless states equal 0; offsets by
+turns; no offsets; valid dropped; partial columns joined; Python hash; signed hash.
 """
 
 import dataclasses

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -90,8 +91,7 @@ class SeparateCritic:
         Args:
             batch: Rows.
         """
-        value: Tensor = self._wrapped(batch.input_ids, batch.attention_mask)
-        return pad(value[:, :-1], (1, 0))
+        return pad(self._forward(batch)[:, :-1], (1, 0))
 
     def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
         """Return the value after the last real token of each row.
@@ -99,9 +99,14 @@ class SeparateCritic:
         Args:
             batch: Rows, right-padded.
         """
-        value: Tensor = self._wrapped(batch.input_ids, batch.attention_mask)
         last = batch.attention_mask.sum(1, keepdim=True) - 1
-        return value.gather(1, last)[:, 0]
+        return self._forward(batch).gather(1, last)[:, 0]
+
+    def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        # A rank without rows scores nothing: without gradients no collective may be met.
+        model = self._wrapped if torch.is_grad_enabled() else self.model
+        value: Tensor = model(batch.input_ids, batch.attention_mask)
+        return value
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """Return a context in which gradients are not reduced over ranks."""
@@ -248,9 +253,8 @@ class AdapterCritic:
 
     def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
         self._switch(self.ADAPTER)
-        output = self._trainer.model_wrapped(
-            input_ids=batch.input_ids, attention_mask=batch.attention_mask, values=True
-        )
+        model = self._trainer.model_wrapped if torch.is_grad_enabled() else self._model
+        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, values=True)
         value: Tensor = output["values"]
         return value.float()
 

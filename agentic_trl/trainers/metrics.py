@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from accelerate.utils import gather_object
 
 from agentic_trl.evaluation import EpisodeRecord, summarize
@@ -37,13 +36,10 @@ def log_step(trainer: Any, sums: Mapping[str, Any], seconds: float) -> None:
     """
     log = trainer._metrics["train"]
     log["step_time"].append(seconds)
-    names = sorted(sums)
-    stacked = torch.stack([torch.as_tensor(sums[name]).float() for name in names])
-    stacked = stacked.to(trainer.accelerator.device)
-    for name, value in zip(
-        names, trainer.accelerator.reduce(stacked, reduction="sum").tolist(), strict=True
-    ):
-        log[LOGGED_AS[name]].append(value)
+    # A rank without rows lacks some of the sums: dictionaries are gathered, not tensors.
+    ranks = gather_object([{name: float(value) for name, value in sums.items()}])
+    for name in sorted(set().union(*ranks)):
+        log[LOGGED_AS[name]].append(sum(one.get(name, 0.0) for one in ranks))
 
 
 def log_episodes(trainer: Any, trajectories: Sequence[Trajectory]) -> None:

@@ -146,27 +146,30 @@ class EnvironmentHooks(GenerationSteps):
         episodes: EpisodeSet = self._prepare_inputs(inputs)
         rows = episodes.rows or [empty_row(self._pad_id)]
         parts = cut_rows(rows, self.args.max_tokens_per_microbatch)
-        total = torch.zeros((), device=self.accelerator.device)
-        for index, part in enumerate(parts):
-            batch = to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device)
-            micro = MicroBatch(
-                batch=batch,
+        micros = [
+            MicroBatch(
+                batch=to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device),
                 denominator=episodes.denominator,
                 value_denominator=episodes.value_denominator,
             )
-            total += self._backward(model, micro, last=index == len(parts) - 1)
+            for part in parts
+        ]
+        total = self._backward(model, micros)
         self._step += 1
         self._after_backward(perf_counter() - began)
         return total
 
-    def _backward(self, model: Any, micro: MicroBatch, *, last: bool) -> Float[Tensor, ""]:
-        """Forward and backward of a micro-batch; only the last one reduces over ranks."""
-        with nullcontext() if last else self.accelerator.no_sync(model):
-            with self.compute_loss_context_manager():
-                loss = self.compute_loss(model, micro)
-            self.accelerator.backward(loss)
-        detached: Tensor = loss.detach()
-        return detached
+    def _backward(self, model: Any, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
+        """Forward and backward of each micro-batch; only the last one reduces over ranks."""
+        total = torch.zeros((), device=self.accelerator.device)
+        for index, micro in enumerate(micros):
+            last = index == len(micros) - 1
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, micro)
+                self.accelerator.backward(loss)
+            total += loss.detach()
+        return total
 
     def compute_loss(
         self,

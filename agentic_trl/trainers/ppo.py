@@ -129,19 +129,19 @@ class AgenticPPOTrainer(AgenticGRPOTrainer):
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         return loss
 
-    def _backward(self, model: Any, micro: MicroBatch, *, last: bool) -> Float[Tensor, ""]:
-        """Forward and backward of the policy, then of the critic."""
-        warming_up = self.state.global_step < self.args.critic_warmup_steps
+    def _backward(self, model: Any, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
+        """All passes of the policy, then all of the critic, so that ranks meet in the same order."""
         total = torch.zeros((), device=self.accelerator.device)
-        if not warming_up:
+        if self.state.global_step >= self.args.critic_warmup_steps:
             shared = isinstance(self.critic, AdapterCritic)
-            # On a shared base only the last backward of all reduces over ranks.
+            # On a shared base the gradients of both are reduced by the critic's last backward.
             with self.accelerator.no_sync(model) if shared else nullcontext():
-                total = super()._backward(model, micro, last=last and not shared)
-        with nullcontext() if last else self.critic.no_sync():
-            with self._critic_context():
-                loss = self._value_loss(micro)
-            self.accelerator.backward(loss * self.accelerator.num_processes)
+                total = super()._backward(model, micros)
+        for index, micro in enumerate(micros):
+            with nullcontext() if index == len(micros) - 1 else self.critic.no_sync():
+                with self._critic_context():
+                    loss = self._value_loss(micro)
+                self.accelerator.backward(loss * self.accelerator.num_processes)
         self.critic.policy_active()
         return total
 

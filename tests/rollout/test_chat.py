@@ -1,6 +1,10 @@
 """Token contexts of conversations against the templates' own rendering, and escaping of observations.
 
-MUTATIONS
+Mutations seen red: empty rest extends; end doubled; spaces before end matter; trailing white
+space doubled; leading white space is a difference; answer not stripped; sampled ids encoded
+again; extending prompt encoded as a whole; rewrite says extends; rest encoded without eos; eos
+kept in rest; no merge of system; hidden messages accepted; no parts; off by one; loses system;
+note escaped; template kwargs lost.
 """
 
 import re

@@ -1,6 +1,11 @@
 """The contract of the collecting loop, on scripted episodes whose every id is written out.
 
-MUTATIONS
+Mutations seen red: context limit one token later; token limit one token later; token limit before
+context; turn limit overrides environment end; turn limit one later; truncated before terminated;
+order of results by length; reset error not caught; step error not caught; interrupt swallowed;
+failed episode succeeds; final observation of terminated; no final observation; nan reward
+accepted; engine not finished; non-string accepted; end not counted; turn stores whole context;
+state key after the step.
 """
 
 import pytest

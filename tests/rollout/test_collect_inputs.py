@@ -1,6 +1,9 @@
 """What goes into an episode: seeds, task columns, the history that is shown, kinds of environments.
 
-MUTATIONS
+Mutations seen red: noise seed same in group; noise depends on place; uniforms same each turn;
+uniforms depend on place; uniforms depend on context; all columns in options; reuse in a window;
+turn stores whole context; state key after the step; wrapper not unwrapped; observation not
+escaped in the loop.
 """
 
 import gymnasium

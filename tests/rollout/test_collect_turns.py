@@ -1,6 +1,10 @@
 """Turns of the collecting loop: budgets, actions, penalties and success.
 
-MUTATIONS
+Mutations seen red: budget ignores trajectory; budget ignores context; budget is max; score less
+penalty; penalty not taken off; invalid_action unpunished; complaint about refused actions; no
+complaint; environment stepped without action; info success ignored; success without termination;
+threshold strict; threshold on last reward; truncated lost; turn stores whole context; state key
+after the step.
 """
 
 import numpy as np

@@ -1,6 +1,8 @@
 """Escaping: an observation can write no added token of the tokenizer, and ordinary text is left alone.
 
-MUTATIONS
+Mutations seen red: tokens only removed; normalizer ignored; C1 controls kept; controls kept;
+newline removed; surrogates kept; added tokens not stripped; one pass; special tokens only;
+unknown words removed; one-character token.
 """
 
 import pytest
@@ -96,6 +98,21 @@ def test_escape_ends_for_odd_added_tokens(token):
     escaped = chat.escape("xx a b  a  b#aab? a\n")
     if token.strip() not in {"", "?"}:
         assert not added_ids(tokenizer, encode(tokenizer, escaped))
+
+
+def test_a_split_token_is_split_again_if_it_is_another_token():
+    tokenizer = make(
+        "byte_level",
+        eos="<eos>",
+        added=["<go>", "< go>", "<  go>"],
+        template="{% for m in messages %}{{ m.content }}{% endfor %}",
+    )
+    assert ChatFormat(tokenizer).escape("a <go>") == "a <   go>"
+
+
+def test_unknown_words_are_left_alone():
+    # A word-level tokenizer writes the added token <unk> for them, which is nobody's forgery.
+    assert CHATS["word_level", "qwen3"].escape("zebra wall") == "zebra wall"
 
 
 @pytest.mark.parametrize("family", ["byte_level", "metaspace"])

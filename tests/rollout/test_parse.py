@@ -3,7 +3,12 @@
 The independent reference is ``kinds_by_bytes``: it knows the bytes of every token and the byte span of
 the action, and nothing of decoding.
 
-MUTATIONS
+Mutations seen red: decode skips special tokens; first byte of a character not in span; token must
+lie inside the span; token behind the span; token before the span; end always action; end never
+action; any stop ends; think block not skipped; first closing; greedy span; no lines in action;
+last span; not stripped; tags are no action; only first span; tag unescaped; reasoning tag fixed;
+always lenient; end of a longer word; word anywhere; half characters given; last half dropped; no
+context; no exact fallback; ends not monotone.
 """
 
 import functools
@@ -185,6 +190,22 @@ def test_pieces_join_for_other_decoders(family, data):
     assert "".join(decode_pieces(other, ids)) == other.decode(ids)
 
 
+@pytest.mark.parametrize("family", ["byte_level", "metaspace"])
+def test_decoding_takes_linear_time(family):
+    # Every id is decoded a few times, and not once for every id behind it; the text ends inside a 😀.
+    class Counting(ChatFormat):
+        decoded = 0
+
+        def decode(self, ids):
+            self.decoded += len(ids)
+            return super().decode(ids)
+
+    counting = Counting(make(family, eos="<end>", template=TEMPLATE))
+    ids = spell(counting.tokenizer, "go left é 😀 " * 20 + "😀")[:-1]
+    assert "".join(decode_pieces(counting, ids)) == counting.tokenizer.decode(ids)
+    assert counting.decoded < 20 * len(ids)
+
+
 def test_an_emoji_split_over_tokens_inside_and_outside_of_the_action():
     answer = parse("é😀", "<action>", "😀", "</action>", "😀", "<end>")
     assert answer.kinds == (*[R] * 6, A, *[A] * 4, A, *[R] * 4, A)
@@ -205,6 +226,8 @@ def test_a_tag_inside_the_think_block_is_no_action():
     alone = parse(inside, "<end>")
     assert alone.action is None
     assert set(alone.kinds) == {R}
+    twice = parse("<think>a</think><action>up</action>b</think>", LEFT)
+    assert twice.action == "left"  # behind the last closing tag
     opened_by_the_prompt = parse("<action>up</action></think>", LEFT)
     assert opened_by_the_prompt.action == "left"
 
@@ -262,6 +285,11 @@ def test_lenient_takes_a_bare_word_at_the_end(text, span):
     assert parse(text, form=ActionFormat(words=LENIENT.words)).action is None
 
 
+def test_a_word_that_begins_with_a_split_character():
+    form = ActionFormat(words=("öst",), lenient=True)
+    assert parse("go öst", "<end>", form=form).kinds == (R, R, R, A, A, A, A, A)
+
+
 def test_lenient_prefers_tags():
     text = LEFT + " up"
     assert parse(text, form=LENIENT).action == "left"
@@ -270,7 +298,7 @@ def test_lenient_prefers_tags():
 
 def test_custom_tags():
     form = ActionFormat(tag="m.ve", reasoning_tag="plan")
-    text = "<plan><m.ve>a</m.ve></plan></think><move>b</move><m.ve>c</m.ve>"
+    text = "<plan><m.ve>a</m.ve></plan><move>b</move><m.ve>c</m.ve></think>"
     answer = parse(text, "<end>", form=form)
     assert answer.action == "c"
     assert answer.kinds.count(A) == len("<m.ve>c</m.ve>") + 1

@@ -1,6 +1,10 @@
 """What is drawn: the distribution, greedy decoding, budgets and ends, against the library's processors.
 
-MUTATIONS
+Mutations seen red: log-prob without temperature; drawn without temperature; log-prob after
+truncation; greedy inverted; temperature 0 samples; interval closed on the right; uniforms
+stretched; padding penalised; penalty sees the first id only; top_k ignored; top_p ignored; min_p
+ignored; repetition penalty ignored; one token too many; truncated wrong; empty stop set; first
+uniform for all.
 """
 
 import dataclasses

@@ -1,6 +1,10 @@
 """The cached sampler against a loop of plain full forwards without cache, batch or padding.
 
-MUTATIONS
+Mutations seen red: mask not selected; cache not selected; positions count masked slots; padding
+attended; finished answers attended; prefix not compared; equal context reused; holes under
+sliding windows; drops recurrent states; drops episodes that go on; never drops; cache never
+reused; sampled ids not remembered; active not narrowed; window kept; finish keeps the cache;
+log-prob without temperature; first uniform for all; uniforms not of active.
 """
 
 import math
@@ -116,7 +120,8 @@ def test_a_rewritten_context_is_read_anew():
     ]
     for changed in (
         [grown[0], request(1, [20, 21, 22, 23, *range(4, 20)], turn=1), grown[2]],  # another prefix
-        [grown[0], request(1, first[1].context_ids, turn=1), grown[2]],  # not longer
+        [grown[0], request(1, first[1].context_ids, turn=1), grown[2]],  # shorter
+        [grown[0], request(1, (*first[1].context_ids, *samples[1].ids[:-1]), turn=1), grown[2]],
         [*grown, request(3, [9, 8], turn=1)],  # an episode that is new
     ):
         engine = engine_of(model)

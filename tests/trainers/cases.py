@@ -16,7 +16,8 @@ SCRIPTED_CASES = (
     "sorl",
     "actfocus",
 )
-LORA_CASES = ("lora_kl",)
+LORA_CASES = ("lora_kl", "ppo_lora")
+PPO_CASES = ("ppo", "ppo_lora", "steppo_dead")
 
 
 def episodes_of(name):
@@ -34,12 +35,16 @@ def episodes_of(name):
     elif name == "one_and_thirty":
         short = [replace(t, turns=t.turns[:1]) for t in trajectories[:4]]
         trajectories = [*short, *map(lengthen, range(4))]
-    elif name == "dead_rank":
+    elif name in PPO_CASES:
+        knobs = {"max_tokens_per_microbatch": 80, "beta": 0.1, "max_steps": 2}
+        knobs |= {"optim": "sgd", "learning_rate": 1.0, "critic_learning_rate": 0.1}
+        knobs |= {"method": "steppo" if name == "steppo_dead" else "ppo"}
+    if name in ("dead_rank", "steppo_dead"):
         failed = [
             replace(t, stop=StopReason.ENVIRONMENT_ERROR, success=False) for t in trajectories[4:]
         ]
         trajectories = trajectories[:4] + failed
-    elif name == "sorl":
+    if name == "sorl":
         knobs |= {"clip_normalization": "relative", "epsilon": 0.1, "epsilon_high": 0.15}
     elif name == "actfocus":
         knobs |= {"token_weighting": "actfocus"}

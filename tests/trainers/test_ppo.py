@@ -7,84 +7,13 @@ rate; the critic's adapter left on for the policy; rewards of reward functions d
 
 import pytest
 import torch
-from peft import LoraConfig
 
 from agentic_trl.batching import turn_table
-from agentic_trl.trainers.ppo import AgenticPPOTrainer
-from agentic_trl.trainers.ppo_config import AgenticPPOConfig
 from agentic_trl.types import StopReason
-from tests.tiny import (
-    Countdown,
-    Gradients,
-    largest_difference,
-    make_args,
-    make_model,
-    make_tokenizer,
-    scripted_trajectories,
-)
+from tests.tiny import largest_difference, scripted_trajectories
+from tests.trainers.ppo_tools import make_ppo
 
 pytestmark = pytest.mark.trainer
-
-LORA = {"r": 4, "target_modules": ["q_proj", "v_proj"]}
-
-
-def make_ppo(tmp_path, trajectories=None, *, peft=False, **changes):
-    class Scripted(AgenticPPOTrainer):
-        batches = ()
-
-        def _play(self, starts, **more):
-            if trajectories is None:
-                return super()._play(starts, **more)
-            self.batches = []
-            first = starts[0].group * self.num_generations + starts[0].member
-            return trajectories[first : first + len(starts)]
-
-        def _value_loss(self, micro):
-            self.batches = [*self.batches, micro]
-            return super()._value_loss(micro)
-
-    base = make_args(tmp_path)
-    knobs = {
-        name: getattr(base, name)
-        for name in [
-            "output_dir",
-            "per_device_train_batch_size",
-            "max_completion_length",
-            "max_steps",
-            "max_turns",
-            "num_train_tasks",
-            "num_eval_tasks",
-            "use_cpu",
-            "bf16",
-            "gradient_checkpointing",
-            "learning_rate",
-            "lr_scheduler_type",
-            "logging_steps",
-            "save_strategy",
-            "disable_tqdm",
-            "max_grad_norm",
-        ]
-    }
-    args = AgenticPPOConfig(**{**knobs, "num_generations": 4, **changes})
-    torch.manual_seed(0)
-    gradients = Gradients()
-    trainer = Scripted(
-        make_model(),
-        args,
-        environment=Countdown,
-        processing_class=make_tokenizer(),
-        peft_config=LoraConfig(**LORA) if peft else None,
-        callbacks=[gradients],
-    )
-    trainer.gradients = gradients
-    generator = torch.Generator().manual_seed(5)
-    for name, parameter in trainer.model.named_parameters():
-        if ("lora_B" in name and "critic" in name) or "value_head" in name:
-            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
-    if not peft:
-        for parameter in trainer.critic.model.head.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
-    return trainer
 
 
 def value_at(trainer, ids):
@@ -253,15 +182,8 @@ def test_the_critics_gradient_is_that_of_half_the_squared_error(
     expected = torch.autograd.grad(total / index, parameters, allow_unused=True)
     trainer.critic.policy_active()
     trainer.model.zero_grad()
-    seen = {}
-
-    class Look(type(trainer.gradients)):
-        def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-            seen["critic"] = [None if p.grad is None else p.grad.clone() for p in parameters]
-
-    trainer.add_callback(Look())
     trainer.train()
-    for got, wanted in zip(seen["critic"], expected, strict=True):
+    for got, wanted in zip(trainer.critic_gradients[0], expected, strict=True):
         if wanted is not None:
             torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-4)
     assert max(w.abs().max() for w in expected if w is not None) > 1e-3
@@ -307,15 +229,9 @@ def test_the_critic_has_a_learning_rate_of_its_own(tmp_path):
         critic_learning_rate=0.25,
     )
     before = [p.clone() for p in trainer.critic.parameters()]
-    grads = []
-
-    class Look(type(trainer.gradients)):
-        def on_pre_optimizer_step(self, *args, **kwargs):
-            grads.extend(p.grad.clone() for p in trainer.critic.parameters())
-
-    trainer.add_callback(Look())
     policy = {n: p.clone() for n, p in trainer.model.named_parameters()}
     trainer.train()
+    (grads,) = trainer.critic_gradients
     for old, new, grad in zip(before, trainer.critic.parameters(), grads, strict=True):
         torch.testing.assert_close(new, old - 0.25 * grad)
     for name, new in trainer.model.named_parameters():

@@ -15,7 +15,8 @@ import torch
 from peft import LoraConfig
 
 from tests.tiny import largest_difference, make_trainer, scripted
-from tests.trainers.cases import LORA_CASES, SCRIPTED_CASES, episodes_of
+from tests.trainers.cases import LORA_CASES, PPO_CASES, SCRIPTED_CASES, episodes_of
+from tests.trainers.ppo_tools import make_ppo
 
 pytestmark = pytest.mark.trainer
 
@@ -45,7 +46,7 @@ def on_two_ranks(name, folder):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=120,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -82,3 +83,23 @@ def test_episodes_of_1_and_30_turns_on_different_ranks(tmp_path):
     result = on_two_ranks("play", tmp_path)
     assert result["equal"]
     assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
+
+
+@pytest.mark.parametrize("name", PPO_CASES)
+def test_two_ranks_train_policy_and_critic_as_one_process(tmp_path, name):
+    trajectories, knobs = episodes_of(name)
+    alone = make_ppo(tmp_path / "one", trajectories, peft=name in LORA_CASES, **knobs)
+    alone.train()
+    both = on_two_ranks(name, tmp_path)
+    assert len(both["gradients"]) == len(alone.gradients.steps) == 2
+    for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
+        assert largest_difference(one, two) < 1e-5
+    for one, two in zip(alone.critic_gradients, both["critic"], strict=True):
+        for a, b in zip(one, two, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    for metric in ("critic/explained_variance", "critic/value_loss"):
+        one, two = (
+            [e[metric] for e in log if metric in e]
+            for log in (alone.state.log_history, both["metrics"])
+        )
+        assert one == pytest.approx(two, rel=1e-3)

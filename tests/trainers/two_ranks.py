@@ -1,5 +1,6 @@
 """Run by ``test_ranks.py`` under torchrun: a case on two gloo ranks, its result written by rank 0."""
 
+import faulthandler
 import sys
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from peft import LoraConfig
 from torch import distributed
 
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
-from tests.trainers.cases import LORA_CASES, SCRIPTED_CASES, episodes_of
+from tests.trainers.cases import LORA_CASES, PPO_CASES, SCRIPTED_CASES, episodes_of
+from tests.trainers.ppo_tools import make_ppo
 
 
 def check_world(trainer):
@@ -34,6 +36,22 @@ def scripted_case(name, folder):
         ],
         "micro_batches": micro_batches,
         "losses": losses,
+        "metrics": trainer.state.log_history,
+    }
+
+
+def ppo_case(name, folder):
+    trajectories, knobs = episodes_of(name)
+    knobs["per_device_train_batch_size"] //= 2
+    trainer = make_ppo(folder, trajectories, peft=name in LORA_CASES, **knobs)
+    check_world(trainer)
+    trainer.train()
+    return {
+        "gradients": [
+            {n.removeprefix("module."): g for n, g in step.items()}
+            for step in trainer.gradients.steps
+        ],
+        "critic": trainer.critic_gradients,
         "metrics": trainer.state.log_history,
     }
 
@@ -90,7 +108,11 @@ def play_case(folder):
 def main():
     name, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
-    result = scripted_case(name, folder) if name in SCRIPTED_CASES else play_case(folder)
+    faulthandler.dump_traceback_later(90, exit=True)  # a hang says where
+    if name in PPO_CASES:
+        result = ppo_case(name, folder)
+    else:
+        result = scripted_case(name, folder) if name in SCRIPTED_CASES else play_case(folder)
     if distributed.get_rank() == 0:
         torch.save(result, folder / f"{name}.pt")
     distributed.barrier()
