@@ -220,16 +220,25 @@ class ChatFormat:
 class Conversation:
     """The messages and the token context of one episode."""
 
-    def __init__(self, chat: ChatFormat, *, system: str, history: History = full_history) -> None:
+    def __init__(
+        self,
+        chat: ChatFormat,
+        *,
+        system: str,
+        history: History = full_history,
+        prefill: str = "",
+    ) -> None:
         """Start a conversation.
 
         Args:
             chat: Format of the conversation.
             system: System message; empty for none.
             history: Chooses what each prompt shows.
+            prefill: Beginning of every answer that the prompt already holds.
         """
         self._chat = chat
         self._history = history
+        self._prefill = prefill
         self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._context: tuple[int, ...] = ()
         self._rendered: str | None = None
@@ -247,7 +256,7 @@ class Conversation:
             The prompt. Until ``answer`` is called it is what the policy is asked.
         """
         self.messages.append({"role": "user", "content": note + self._chat.escape(text)})
-        rendered = self._chat.render(self._history(self.messages))
+        rendered = self._chat.render(self._history(self.messages)) + self._prefill
         rest = self._rest(rendered)
         self._rendered = rendered
         if rest is None:
@@ -267,7 +276,7 @@ class Conversation:
         """
         self._context += tuple(ids)
         self._answer, self._end = text, end
-        self.messages.append({"role": "assistant", "content": text})
+        self.messages.append({"role": "assistant", "content": self._prefill + text})
 
     def _rest(self, rendered: str) -> str | None:
         """Return what ``rendered`` adds to the previous prompt and answer, ``None`` if it differs."""

@@ -91,6 +91,8 @@ class Rollout:
     """Where episodes are cut."""
     history: History = full_history
     """What each prompt shows."""
+    prefill: str = ""
+    """Beginning of every answer that the prompt already holds; it is not sampled."""
     invalid_action_penalty: float = 0.0
     """Taken off the reward of a turn whose action was missing or refused, non-negative."""
     progress: Callable[[int, int], None] = lambda turns, finished: None
@@ -150,7 +152,10 @@ class _Episode:
         """Reset the environment and build the first prompt."""
         self.setup = read_setup(self.environment)
         self.conversation = Conversation(
-            self.rollout.chat, system=self.setup.system, history=self.rollout.history
+            self.rollout.chat,
+            system=self.setup.system,
+            history=self.rollout.history,
+            prefill=self.rollout.prefill,
         )
         task = {k: v for k, v in self.start.task.items() if k not in {"seed", "environment"}}
         noise = int(np.random.SeedSequence(self.start.seed).generate_state(1)[0])
@@ -197,7 +202,11 @@ class _Episode:
         """Record an answer, step the environment and prepare the next prompt."""
         self.sampled += len(sample.ids)
         answer = parse_answer(
-            self.rollout.chat, self.setup.action_format, sample.ids, stop_ids=self.rollout.stop_ids
+            self.rollout.chat,
+            self.setup.action_format,
+            sample.ids,
+            stop_ids=self.rollout.stop_ids,
+            prefill=self.rollout.prefill,
         )
         began = perf_counter()
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
+from transformers import StopStringCriteria
 
 from agentic_trl.environments.base import Environment
 from agentic_trl.environments.registry import EnvSpec
@@ -30,6 +31,10 @@ class RolloutSettings:
     """Turns of an episode; ``None`` takes the environment's number."""
     invalid_action_penalty: float = 0.0
     """Taken off the reward of a turn without an accepted action."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end an answer, besides the end-of-turn tokens."""
+    response_prefill: str = ""
+    """Beginning of every answer that the prompt already holds."""
     template_kwargs: Mapping[str, Any] | None = None
     """Variables for the chat template."""
 
@@ -58,6 +63,11 @@ class RolloutManager:
         self._pool: dict[str, list[Environment]] = {name: [] for name in specs}
         self._stop_ids = stop_ids
         self._pad_id = tokenizer.pad_token_id
+        self._stop_text = (
+            StopStringCriteria(tokenizer, list(settings.stop_strings))
+            if settings.stop_strings
+            else None
+        )
         self.chat = ChatFormat(tokenizer, template_kwargs=settings.template_kwargs)
 
     def play(
@@ -84,12 +94,17 @@ class RolloutManager:
             sampling = replace(sampling, temperature=temperature)
         rollout = Rollout(
             engine=TransformersEngine(
-                model, pad_id=self._pad_id, stop_ids=self._stop_ids, sampling=sampling
+                model,
+                pad_id=self._pad_id,
+                stop_ids=self._stop_ids,
+                sampling=sampling,
+                stop_text=self._stop_text,
             ),
             chat=self.chat,
             stop_ids=self._stop_ids,
             limits=self.settings.limits,
             history=self.settings.history,
+            prefill=self.settings.response_prefill,
             invalid_action_penalty=self.settings.invalid_action_penalty,
             progress=progress,
         )

@@ -41,6 +41,7 @@ def parse_answer(
     ids: Sequence[int],
     *,
     stop_ids: frozenset[int],
+    prefill: str = "",
 ) -> Answer:
     """Split an answer into reasoning and action.
 
@@ -49,6 +50,7 @@ def parse_answer(
         action_format: How an action is written.
         ids: The sampled ids.
         stop_ids: Ids that end a turn; the last sampled id may be one of them.
+        prefill: Text that stood before the answer as its beginning; it can open a tag.
 
     Returns:
         The text, the action and the kind of every token.
@@ -57,9 +59,9 @@ def parse_answer(
     body = ids[:-1] if ended else ids
     pieces = decode_pieces(chat, body)
     text = "".join(pieces)
-    spans, action = find_actions(text, action_format)
+    spans, action = find_actions(prefill + text, action_format)
     kinds = []
-    position = 0
+    position = len(prefill)
     for piece in pieces:
         start, position = position, position + len(piece)
         stop = max(

@@ -1,12 +1,13 @@
 """From the flat configuration to the arguments of each layer below the trainers."""
 
+import pkgutil
 from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from agentic_trl.algorithms.planpo import alpha_at
-from agentic_trl.rollout.chat import WindowHistory, full_history
+from agentic_trl.rollout.chat import History, WindowHistory, full_history
 from agentic_trl.rollout.collect import Limits
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
@@ -34,13 +35,28 @@ def rollout_settings(config: AgenticGRPOConfig, *, context_limit: int | None) ->
             min_p=config.min_p,
             repetition_penalty=config.repetition_penalty,
         ),
-        history=full_history
-        if config.history == "full"
-        else WindowHistory(config.history_window or 0),
+        history=history_of(config),
+        stop_strings=tuple(config.stop_strings or ()),
+        response_prefill=config.response_prefill,
         max_turns=config.max_turns,
         invalid_action_penalty=config.invalid_action_penalty,
         template_kwargs=config.chat_template_kwargs,
     )
+
+
+def history_of(config: AgenticGRPOConfig) -> History:
+    """Return the function that chooses what a prompt shows.
+
+    Args:
+        config: The configuration.
+    """
+    choice: Any = config.history
+    if choice == "full":
+        return full_history
+    if choice == "window":
+        return WindowHistory(config.history_window or 0)
+    chosen: History = pkgutil.resolve_name(choice) if isinstance(choice, str) else choice
+    return chosen
 
 
 def loss_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What a configuration may not say, each with a sentence."""
 
 import dataclasses
+import pickle
+import pkgutil
 from typing import Any
 
 from trl import GRPOConfig
@@ -34,7 +36,6 @@ def check_names(config: Any) -> None:
         "token_weighting": ("uniform", "actfocus", None),
         "clip_normalization": ("none", "relative", "floor", "paper", None),
         "sorl_norm": ("exact", "proxy"),
-        "history": ("full", "window"),
         "on_nonfinite_gradient": ("stop", "skip"),
     }
     fields = {field.name for field in dataclasses.fields(config)}
@@ -45,6 +46,31 @@ def check_names(config: Any) -> None:
         if value not in legal:
             names = ", ".join(repr(one) for one in legal if one is not None)
             raise ValueError(f"{name}: got {value!r}, expected one of {names}.")
+    _check_history(config.history)
+
+
+def _check_history(history: Any) -> None:
+    """Refuse a history that is no name and no function that a checkpoint can hold.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if history in ("full", "window"):
+        return
+    if isinstance(history, str):
+        try:
+            history = pkgutil.resolve_name(history)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"history: got {history!r}, expected 'full', 'window', or a function as 'module:function' ({error})."
+            ) from error
+    try:
+        pickle.dumps(history)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise ValueError(
+            f"history: got {history!r}, which a checkpoint cannot hold; define the function at the top level "
+            "of a module."
+        ) from error
 
 
 def check_unused_knobs(config: Any) -> None:

@@ -147,12 +147,25 @@ class AgenticGRPOConfig(GRPOConfig):
     )
     history: str = field(
         default="full",
-        metadata={"help": "What a prompt shows: the 'full' conversation, or a 'window' of it."},
+        metadata={
+            "help": "What a prompt shows: the 'full' conversation, a 'window' of it, or what a function makes "
+            "of the messages so far ('module:function', or the function itself)."
+        },
     )
     history_window: int | None = field(
         default=None,
         metadata={
             "help": "Past turns that history='window' shows besides the current observation."
+        },
+    )
+    stop_strings: list[str] | None = field(
+        default=None,
+        metadata={"help": "Texts that end an answer early, such as '</search>'."},
+    )
+    response_prefill: str = field(
+        default="",
+        metadata={
+            "help": "Beginning of every answer that the prompt already holds, such as '<think>'."
         },
     )
     max_tokens_per_microbatch: int = field(

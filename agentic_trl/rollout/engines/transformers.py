@@ -22,6 +22,7 @@ from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
@@ -37,7 +38,13 @@ class TransformersEngine:
     """
 
     def __init__(
-        self, model: Any, *, pad_id: int, stop_ids: frozenset[int], sampling: Sampling
+        self,
+        model: Any,
+        *,
+        pad_id: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        stop_text: StoppingCriteria | None = None,
     ) -> None:
         """Bind a model.
 
@@ -46,8 +53,10 @@ class TransformersEngine:
             pad_id: Token id that fills masked slots.
             stop_ids: Token ids that end an answer.
             sampling: How tokens are drawn.
+            stop_text: Ends an answer by its text, besides the ids.
         """
         self._model = model
+        self._stop_text = stop_text
         self._pad = pad_id
         self._stop = torch.tensor(sorted(stop_ids), dtype=torch.long, device=model.device)
         self._sampling = sampling
@@ -83,7 +92,11 @@ class TransformersEngine:
         state = _Decoding(requests, self._model.device)
         for step in range(limit):
             tokens, logprobs = self._draw(logits, state, step)
-            done = state.record(tokens, logprobs, torch.isin(tokens, self._stop), step)
+            state.record(tokens, logprobs)
+            ends = torch.isin(tokens, self._stop)
+            if self._stop_text is not None:
+                ends |= self._stop_text(state.answers(self._pad), logits)
+            done = state.close(ends, step)
             if step + 1 == limit or bool(done.all()):
                 break
             if self._drops and not reuse and int(done.sum()) * 4 >= len(done):
@@ -93,7 +106,7 @@ class TransformersEngine:
             self._remember(state)
         if not reuse:
             self.finish()
-        return state.samples(self._stop)
+        return state.samples()
 
     def _continue(self, requests: Sequence[Request]) -> list[list[int]]:
         """Keep the cache if every context extends what is cached; return the ids still to feed."""
@@ -203,17 +216,12 @@ class _Decoding:
         self.active = torch.arange(len(requests), device=device)
         self._limits = torch.tensor([request.max_new_tokens for request in requests], device=device)
         self._done = torch.zeros(len(requests), dtype=torch.bool, device=device)
+        self._ended = torch.zeros_like(self._done)
         self._ids: list[list[int]] = [[] for _ in requests]
         self._logprobs: list[list[float]] = [[] for _ in requests]
 
-    def record(
-        self,
-        tokens: Int[Tensor, " episode"],
-        logprobs: Float[Tensor, " episode"],
-        stops: Bool[Tensor, " episode"],
-        step: int,
-    ) -> Bool[Tensor, " episode"]:
-        """Append a token to every answer that is not done; return which are done now."""
+    def record(self, tokens: Int[Tensor, " episode"], logprobs: Float[Tensor, " episode"]) -> None:
+        """Append a token to every answer that is not done."""
         running = ~self._done[self.active]
         for index, token, logprob, runs in zip(
             self.active.tolist(), tokens.tolist(), logprobs.tolist(), running.tolist(), strict=True
@@ -221,20 +229,32 @@ class _Decoding:
             if runs:
                 self._ids[index].append(token)
                 self._logprobs[index].append(logprob)
-        self._done[self.active] |= stops | (step + 1 >= self._limits[self.active])
+
+    def close(self, ends: Bool[Tensor, " episode"], step: int) -> Bool[Tensor, " episode"]:
+        """Note which answers the last token ended; return which are done now."""
+        self._ended[self.active] |= ends & ~self._done[self.active]
+        self._done[self.active] |= ends | (step + 1 >= self._limits[self.active])
         return self._done[self.active]
+
+    def answers(self, pad: int) -> Int[Tensor, "episode token"]:
+        """Return the ids of the active answers so far, padded on the left."""
+        chosen = [self._ids[index] for index in self.active.tolist()]
+        width = max(len(ids) for ids in chosen)
+        rows = [[pad] * (width - len(ids)) + ids for ids in chosen]
+        return torch.tensor(rows, device=self._done.device)
 
     def extend_cached(self, cached: list[int], index: int) -> None:
         """Append to ``cached`` the id that the last forward fed, if the answer was still running."""
         if not bool(self._done[index]):
             cached.append(self._ids[index][-1])
 
-    def samples(self, stop: Int[Tensor, " stop"]) -> list[Sample]:
+    def samples(self) -> list[Sample]:
         """Return the finished answers."""
-        stops = set(stop.tolist())
         return [
-            Sample(ids=tuple(ids), logprobs=tuple(logprobs), truncated=ids[-1] not in stops)
-            for ids, logprobs in zip(self._ids, self._logprobs, strict=True)
+            Sample(ids=tuple(ids), logprobs=tuple(logprobs), truncated=not ended)
+            for ids, logprobs, ended in zip(
+                self._ids, self._logprobs, self._ended.tolist(), strict=True
+            )
         ]
 
 
