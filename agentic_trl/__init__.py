@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from agentic_trl.trainers.config import AgenticGRPOConfig
     from agentic_trl.trainers.evaluate import evaluate
     from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+    from agentic_trl.trainers.ppo import AgenticPPOTrainer, PPOTrainer
+    from agentic_trl.trainers.ppo_config import AgenticPPOConfig, PPOConfig
     from agentic_trl.types import StopReason, Trajectory, Turn
 
 __version__ = "0.1.0"
@@ -22,6 +24,10 @@ _HOMES = {
     "ActionFormat": "agentic_trl.environments.base",
     "AgenticGRPOConfig": "agentic_trl.trainers.config",
     "AgenticGRPOTrainer": "agentic_trl.trainers.grpo",
+    "AgenticPPOConfig": "agentic_trl.trainers.ppo_config",
+    "AgenticPPOTrainer": "agentic_trl.trainers.ppo",
+    "PPOConfig": "agentic_trl.trainers.ppo_config",
+    "PPOTrainer": "agentic_trl.trainers.ppo",
     "StopReason": "agentic_trl.types",
     "TextEnv": "agentic_trl.environments.base",
     "Trajectory": "agentic_trl.types",
@@ -36,6 +42,10 @@ __all__ = [
     "ActionFormat",
     "AgenticGRPOConfig",
     "AgenticGRPOTrainer",
+    "AgenticPPOConfig",
+    "AgenticPPOTrainer",
+    "PPOConfig",
+    "PPOTrainer",
     "StopReason",
     "TextEnv",
     "Trajectory",

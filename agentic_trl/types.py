@@ -130,6 +130,13 @@ class Trajectory:
         return sum(turn.reward for turn in self.turns)
 
     @property
+    def first_answer(self) -> int:
+        """Index of the first sampled answer in ``messages``; their number if there is none."""
+        answers = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
+        given = len(answers) - len(self.turns)
+        return answers[given] if len(answers) > given else len(self.messages)
+
+    @property
     def sampled_tokens(self) -> int:
         """Number of tokens that the policy sampled."""
         return sum(len(turn.action_ids) for turn in self.turns)

@@ -22,9 +22,9 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
     """
     parts: list[RenderableType] = []
     turns = iter(trajectory.turns)
-    for message in trajectory.messages:
+    for index, message in enumerate(trajectory.messages):
         title = message["role"]
-        if title == "assistant":
+        if title == "assistant" and index >= trajectory.first_answer:
             turn = next(turns)
             title += f" | reward {turn.reward:g} | {len(turn.action_ids)} tokens"
             title += "" if turn.valid else " | no accepted action"

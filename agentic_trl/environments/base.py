@@ -7,6 +7,8 @@ Contract between an environment and the rollout:
   between the members of a group: members start from the same state and may draw other noise.
 - ``step(action)`` receives the text inside the action tags, stripped. An answer without an action
   never reaches the environment: the rollout answers for it and shows the last observation again.
+- ``info["messages"]`` of ``reset``, chat messages, stand before the first observation in place of the
+  system message.
 - An action that cannot be carried out is no error: answer with an observation that says so, reward
   0, and ``info["invalid_action"] = True``.
 - ``info["success"]`` says whether the goal is reached; without it, success means ``terminated`` and a
@@ -32,6 +34,8 @@ class ActionFormat:
     """Name of the tag pair that the instructions propose for reasoning."""
     words: tuple[str, ...] = ()
     """The legal actions, if they can be listed; shown in the instructions."""
+    whole: bool = False
+    """Whether the whole answer is the action: no tags, no reasoning, no instruction."""
     lenient: bool = False
     """Whether a bare word of ``words`` counts as the action of an answer without tags."""
 
@@ -43,7 +47,9 @@ class ActionFormat:
             )
 
     def describe(self) -> str:
-        """Return the instruction that tells a model how to answer."""
+        """Return the instruction that tells a model how to answer; empty for whole answers."""
+        if self.whole:
+            return ""
         legal = f", one of: {', '.join(self.words)}" if self.words else ""
         return (
             f"Answer with <{self.reasoning_tag}>your reasoning</{self.reasoning_tag}>"
@@ -81,6 +87,8 @@ class TextEnv(gymnasium.Env[str, str]):
     action_format: ActionFormat = ActionFormat()
     """How an answer is written."""
 
+    trusted: bool = False
+    """Whether observations are the user's own prompts, whose special tokens are meant as such."""
     task_columns: tuple[str, ...] | None = None
     """Columns of a dataset that ``reset`` reads from its options; others are refused. ``None``: any."""
 

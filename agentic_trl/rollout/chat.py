@@ -107,12 +107,15 @@ class ChatFormat:
                 "The tokenizer has no chat template, and a conversation cannot be rendered without one. Set "
                 "`tokenizer.chat_template`, or start from an instruction-tuned checkpoint."
             )
-        self.tokenizer = tokenizer
+        self._bind(tokenizer)
         self._kwargs = dict(template_kwargs or {})
+        self._has_system, self._in_parts = self._probe()
+
+    def _bind(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
         added = {text.strip(): i for text, i in tokenizer.get_added_vocab().items() if text.strip()}
         self._added = sorted(added, key=len, reverse=True)
         self._added_ids = set(added.values()) - {tokenizer.unk_token_id}
-        self._has_system, self._in_parts = self._probe()
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the text of a prompt, generation prompt included.
@@ -173,6 +176,18 @@ class ChatFormat:
         while self._added_ids.intersection(ids := self.encode(text, first=False)):
             text = self._split_added(self.decode([i for i in ids if i not in self._added_ids]))
         return text
+
+    def splits_added(self, text: str, at: int) -> bool:
+        """Return whether an added token of the tokenizer stands across a position of a text.
+
+        Args:
+            text: Any text.
+            at: Position between two characters.
+        """
+        return any(
+            token in text[max(at - len(token) + 1, 0) : at + len(token) - 1]
+            for token in self._added
+        )
 
     def _split_added(self, text: str) -> str:
         while found := [token for token in self._added if token in text and token != "?"]:
@@ -286,4 +301,6 @@ class Conversation:
         end = rf"\s*?{re.escape(self._end)}" if self._end else f"(?:{trailing})?"
         answer = re.compile(rf"\s*{re.escape(self._answer.strip())}{end}")
         match = answer.match(rendered, len(self._rendered))
-        return rendered[match.end() :] or None if match else None
+        if match is None or self._chat.splits_added(rendered, match.end()):
+            return None
+        return rendered[match.end() :] or None

@@ -160,14 +160,16 @@ class _Episode:
         task = {k: v for k, v in self.start.task.items() if k not in {"seed", "environment"}}
         noise = int(np.random.SeedSequence(self.start.seed).generate_state(1)[0])
         try:
-            observation, _ = self.environment.reset(
+            observation, info = self.environment.reset(
                 seed=self.start.task.get("seed"), options={**task, "noise_seed": noise}
             )
             self.observation = _text(observation)
         except Exception as error:
             self._fail(error)
             return
-        self.prompt = self.conversation.observe(self.observation)
+        if "messages" in info:
+            self.conversation.messages = list(info["messages"])
+        self.prompt = self._observe()
 
     def ready(self) -> bool:
         """Return whether the policy is to answer now; note the limit that forbids it."""
@@ -237,7 +239,7 @@ class _Episode:
         if self.stop is None and len(self.turns) >= self.start.max_turns:
             self.stop = StopReason.TURN_LIMIT
         note = self.setup.complaint if answer.action is None else ""
-        self.prompt = self.conversation.observe(self.observation, note=note)
+        self.prompt = self._observe(note)
 
     def trajectory(self) -> Trajectory:
         """Return the finished episode."""
@@ -256,6 +258,11 @@ class _Episode:
             final_extends=self.prompt.extends if cut else True,
             error=self.error,
         )
+
+    def _observe(self, note: str = "") -> Prompt:
+        if self.setup.trusted:
+            return self.conversation.observe("", note=note + self.observation)
+        return self.conversation.observe(self.observation, note=note)
 
     def _step(self, action: str | None) -> tuple[float, bool]:
         """Step the environment; return the reward and whether the action was accepted."""

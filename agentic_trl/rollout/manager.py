@@ -14,6 +14,7 @@ from agentic_trl.rollout.chat import ChatFormat, History, full_history
 from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers import TransformersEngine
+from agentic_trl.rollout.plain_text import PlainText
 from agentic_trl.types import Trajectory
 
 
@@ -49,6 +50,7 @@ class RolloutManager:
         *,
         tokenizer: Any,
         stop_ids: frozenset[int],
+        plain_text: bool = False,
     ) -> None:
         """Set up rollouts.
 
@@ -57,6 +59,7 @@ class RolloutManager:
             settings: Limits, history, sampling.
             tokenizer: Tokenizer with a chat template.
             stop_ids: Token ids that end an answer.
+            plain_text: Whether prompts are texts without a chat template.
         """
         self.settings = settings
         self._specs = specs
@@ -68,7 +71,11 @@ class RolloutManager:
             if settings.stop_strings
             else None
         )
-        self.chat = ChatFormat(tokenizer, template_kwargs=settings.template_kwargs)
+        self.chat = (
+            PlainText(tokenizer)
+            if plain_text
+            else ChatFormat(tokenizer, template_kwargs=settings.template_kwargs)
+        )
 
     def play(
         self,

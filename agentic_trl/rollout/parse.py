@@ -113,6 +113,8 @@ def find_actions(
     Returns:
         Character spans with their tags, and the content of the first, stripped.
     """
+    if action_format.whole:
+        return [(0, len(text))], text
     closing = f"</{action_format.reasoning_tag}>"
     start = text.rfind(closing) + len(closing) if closing in text else 0
     tag = re.escape(action_format.tag)

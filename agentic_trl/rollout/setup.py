@@ -17,6 +17,9 @@ class EnvironmentSetup:
     state_key: Callable[[], str | None]
     """Identity of the current state."""
 
+    trusted: bool
+    """Whether observations are shown without escaping added tokens."""
+
     @property
     def complaint(self) -> str:
         """What stands before the observation after an answer without an action."""
@@ -39,5 +42,6 @@ def read_setup(environment: Environment) -> EnvironmentSetup:
     return EnvironmentSetup(
         system=f"{instructions}\n{action_format.describe()}".strip(),
         action_format=action_format,
+        trusted=getattr(inner, "trusted", False),
         state_key=getattr(inner, "state_key", lambda: None),
     )

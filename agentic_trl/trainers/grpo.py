@@ -16,6 +16,7 @@ from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.mixin import EnvironmentHooks
 from agentic_trl.trainers.scores import environment as environment_reward
 from agentic_trl.trainers.tasks import (
+    has_text_prompts,
     refuse_unknown_columns,
     resolve_environments,
     task_dataset,
@@ -88,10 +89,15 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         _refuse_other_rollouts(trl_arguments)
         specs = resolve_environments(environment, args.environment_kwargs)
         train_dataset = train_dataset or task_dataset(specs, args.num_train_tasks, "train")
-        eval_dataset = eval_dataset or task_dataset(specs, args.num_eval_tasks, "eval")
+        if eval_dataset is None and args.num_eval_tasks:
+            eval_dataset = task_dataset(specs, args.num_eval_tasks, "eval")
         if reward_funcs is None:
             refuse_unknown_columns(specs, train_dataset)
         _require_enough_tasks(train_dataset, args)
+        judges = trl_arguments.get("reward_processing_classes")
+        if judges is not None:
+            several = judges if isinstance(judges, list) else [judges]
+            trl_arguments["reward_processing_classes"] = [None, *several]
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         weights = args.reward_weights
         wanted = args.beta or args.token_weighting == "actfocus"
@@ -138,6 +144,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             rollout_settings(self.args, context_limit=limit),
             tokenizer=self._tokenizer,
             stop_ids=frozenset(self.eos_token_ids),
+            plain_text=has_text_prompts(self.train_dataset),
         )
 
 

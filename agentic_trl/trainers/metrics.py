@@ -119,8 +119,8 @@ def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
 def _log_texts(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
     """Hand the conversations to TRL's table of completions."""
     logs = trainer._logs
-    for messages, score in gather_object([(one.messages, one.score) for one in trajectories]):
-        first = next((i for i, m in enumerate(messages) if m["role"] == "assistant"), 0)
+    mine = [(one.messages, one.first_answer, one.score) for one in trajectories]
+    for messages, first, score in gather_object(mine):
         logs["prompt"].append([dict(m) for m in messages[:first]])
         logs["completion"].append([dict(m) for m in messages[first:]])
         logs["rewards"]["environment"].append(score)

@@ -13,50 +13,62 @@ from torch import Tensor, nn
 
 from agentic_trl.algorithms.steppo import value_loss
 from agentic_trl.batching import Row, cut_rows, pad_rows
+from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.trainers.critic import AdapterCritic, Critic, SeparateCritic
 from agentic_trl.trainers.forward import to_device
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.mixin import MicroBatch
-from agentic_trl.trainers.ppo_config import AgenticPPOConfig
+from agentic_trl.trainers.ppo_config import AgenticPPOConfig, PPOConfig
 from agentic_trl.trainers.values import credit_rows
 from agentic_trl.types import StopReason, Trajectory
 
 
-class AgenticPPOTrainer(AgenticGRPOTrainer):
-    """Trains a policy and a critic on episodes: token-level GAE, or StepPO's GAE over steps.
+class PPOTrainer(AgenticGRPOTrainer):
+    """PPO with a critic for ordinary text: prompts, reward functions or reward models, one turn.
 
-    The critic is a model of its own (``critic``, or a copy of the policy's body with a scalar head), or,
-    with PEFT, a second adapter and a scalar head on the policy's base.
+    Every prompt is an episode of one turn. The critic is a model of its own (``critic``, or a copy of the
+    policy's body with a scalar head), or, with PEFT, a second adapter and a scalar head on the policy's
+    base.
     """
 
-    args: AgenticPPOConfig
+    args: PPOConfig
 
     def __init__(
         self,
         model: Any,
-        args: AgenticPPOConfig | None = None,
+        args: PPOConfig | None = None,
         *,
-        environment: Any,
         critic: nn.Module | None = None,
         **arguments: Any,
     ) -> None:
         """Build the trainer.
 
         Args:
-            model: As for ``AgenticGRPOTrainer``.
+            model: As for ``trl.GRPOTrainer``.
             args: Configuration.
-            environment: As for ``AgenticGRPOTrainer``; required.
             critic: A module that maps ``input_ids`` and ``attention_mask`` to a value per position.
-            **arguments: Everything else of ``AgenticGRPOTrainer``.
+            **arguments: ``reward_funcs`` and ``train_dataset`` with a ``prompt`` column, and everything else
+                of ``AgenticGRPOTrainer``.
+
+        Raises:
+            ValueError: If there is no reward function.
         """
-        args = args or AgenticPPOConfig()
+        args = args or PPOConfig()
+        if arguments.get("environment") is None:
+            if not arguments.get("reward_funcs"):
+                raise ValueError(
+                    "PPOTrainer got no `reward_funcs`, expected at least one reward function or reward model; "
+                    "for rewards of an environment use AgenticPPOTrainer."
+                )
+            arguments["environment"] = SingleTurn
+            args.num_eval_tasks = 0  # held-out prompts cannot be invented
         adapters = critic is None and (
             isinstance(model, PeftModel) or arguments.get("peft_config") is not None
         )
         if adapters:
             # Policy and critic run through the wrapped base one after the other.
             args.ddp_find_unused_parameters = True
-        super().__init__(model, args, environment=environment, **arguments)
+        super().__init__(model, args, **arguments)
         self.critic = self._make_critic(critic)
         if self.normalizer is not None:
             critics = {id(p) for p in self.critic.parameters()}
@@ -200,6 +212,30 @@ class AgenticPPOTrainer(AgenticGRPOTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.critic.load(Path(resume_from_checkpoint))
+
+
+class AgenticPPOTrainer(PPOTrainer):
+    """Trains a policy and a critic on episodes: token-level GAE, or StepPO's GAE over steps."""
+
+    args: AgenticPPOConfig
+
+    def __init__(
+        self,
+        model: Any,
+        args: AgenticPPOConfig | None = None,
+        *,
+        environment: Any,
+        **arguments: Any,
+    ) -> None:
+        """Build the trainer.
+
+        Args:
+            model: As for ``AgenticGRPOTrainer``.
+            args: Configuration.
+            environment: As for ``AgenticGRPOTrainer``; required.
+            **arguments: ``critic`` as for ``PPOTrainer``, and everything else of ``AgenticGRPOTrainer``.
+        """
+        super().__init__(model, args or AgenticPPOConfig(), environment=environment, **arguments)
 
 
 def _final_row(trajectory: Trajectory) -> Row:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentic_trl.rollout.plain_text import PlainText
 from agentic_trl.types import Trajectory
 
 ENVIRONMENT_SCORE = "environment_score"
@@ -48,7 +49,10 @@ def add_reward_functions(
     """
     if len(trainer.reward_funcs) == 1:
         return list(trajectories)
-    prompts, completions = zip(*(_split(one.messages) for one in trajectories), strict=True)
+    pairs: list[tuple[Any, Any]] = [_split(one) for one in trajectories]
+    if isinstance(trainer.rollouts.chat, PlainText):
+        pairs = [(_join(prompt), _join(answer)) for prompt, answer in pairs]
+    prompts, completions = zip(*pairs, strict=True)
     columns = [
         {**task, ENVIRONMENT_SCORE: one.score, "trajectories": one}
         for task, one in zip(inputs, trajectories, strict=True)
@@ -63,7 +67,13 @@ def add_reward_functions(
     return [replace(one, score=score) for one, score in zip(trajectories, scores, strict=True)]
 
 
-def _split(messages: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    first = answers[0] if answers else len(messages)
-    return [dict(m) for m in messages[:first]], [dict(m) for m in messages[first:]]
+def _join(messages: Sequence[Any]) -> str:
+    return "".join(message["content"] for message in messages)
+
+
+def _split(trajectory: Trajectory) -> tuple[list[Any], list[Any]]:
+    """Messages before the first answer, and from it to the last."""
+    messages = [dict(message) for message in trajectory.messages]
+    first = trajectory.first_answer
+    end = len(messages) - (messages[-1]["role"] != "assistant") if messages else 0
+    return messages[:first], messages[first : max(end, first)]

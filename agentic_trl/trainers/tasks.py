@@ -68,3 +68,13 @@ def refuse_unknown_columns(specs: Mapping[str, EnvSpec], dataset: Dataset) -> No
             f"The dataset has the columns {unknown}, which the environment does not take; it takes "
             f"{sorted(taken)}. Remove or rename them, or give a reward function that reads them."
         )
+
+
+def has_text_prompts(dataset: Any) -> bool:
+    """Return whether the tasks are prompts that are texts and no conversations.
+
+    Args:
+        dataset: Tasks.
+    """
+    columns = dataset.column_names or []
+    return "prompt" in columns and isinstance(dataset[0]["prompt"], str)
