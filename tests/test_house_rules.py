@@ -115,13 +115,13 @@ def test_every_knob_of_ours_has_a_help_text():
 def test_the_design_page_names_every_knob():
     from trl import GRPOConfig
 
-    from agentic_trl import AgenticGRPOConfig
+    from agentic_trl import AgenticPPOConfig
 
     page = (ROOT / "docs" / "design.md").read_text()
     inherited = {f.name for f in dataclasses.fields(GRPOConfig)}
     missing = [
         f.name
-        for f in dataclasses.fields(AgenticGRPOConfig)
+        for f in dataclasses.fields(AgenticPPOConfig)
         if f.name not in inherited and f"`{f.name}`" not in page
     ]
     assert missing == []
