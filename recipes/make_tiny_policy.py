@@ -18,9 +18,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from tiny_tokenizer import make_tokenizer
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from agentic_trl.assets import tiny_policy
 from agentic_trl.environments.frozen_lake import MOVES, FrozenLake, FrozenLakeOracle
@@ -30,7 +37,6 @@ from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers import TransformersEngine
 from agentic_trl.rollout.setup import read_setup
-from tiny_tokenizer import make_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +50,14 @@ class Recipe:
     intermediate_size: int = 256
     layers: int = 3
     heads: int = 4
-    vocabulary: int = 640
-    steps: int = 500
-    batch: int = 96
+    vocabulary: int = 900
+    steps: int = 750
+    batch: int = 64
     learning_rate: float = 3e-3
-    noise: float = 0.4
+    noise: float = 0.5
+    """Share of random moves."""
+    careless: float = 0.1
+    """Share of random moves that may lead into a hole."""
     complaint_every: int = 40
     """Every so many batches the prompts say that the last answer held no action."""
 
@@ -64,7 +73,9 @@ class Situation:
 
 def main() -> None:
     """Make the policy and write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--output", type=Path, default=Path(tiny_policy()))
     for name, value in asdict(Recipe()).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
@@ -76,10 +87,11 @@ def main() -> None:
     began = time.time()
     rng = np.random.default_rng(recipe.seed)
     places = situations(recipe.maps, recipe.walks, rng)
-    answers = [answer(place, recipe.noise, rng) for place in places]
+    answers = [answer(place, recipe, rng) for place in places]
     corpus = [place.observation for place in places] + answers
-    complaint = read_setup(FrozenLake()).complaint
-    tokenizer = make_tokenizer([*corpus, *[complaint] * 200], size=recipe.vocabulary)
+    setup = read_setup(FrozenLake())
+    corpus += [setup.system, setup.complaint, "system\nuser\nassistant\n"] * 200
+    tokenizer = make_tokenizer(corpus, size=recipe.vocabulary)
     model = make_model(tokenizer, recipe)
     clone(model, tokenizer, places, recipe)
     model.save_pretrained(output)
@@ -104,10 +116,16 @@ def situations(maps: int, walks: int, rng: np.random.Generator) -> list[Situatio
     return [Situation(*place) for place in found.items()]
 
 
-def answer(place: Situation, noise: float, rng: np.random.Generator) -> str:
-    """Return a demonstration: reasoning of varied length, and an action that is right or random."""
-    action = str(rng.choice(list(MOVES))) if rng.random() < noise else place.action
+def answer(place: Situation, recipe: Recipe, rng: np.random.Generator) -> str:
+    """Return a demonstration: reasoning of varied length, and an action that is right or random.
+
+    Most random moves avoid holes, so that errors cost turns rather than the game.
+    """
     facts = dict(line.split(": ") for line in place.observation.splitlines() if ": " in line)
+    action = place.action
+    if rng.random() < recipe.noise:
+        careless = rng.random() < recipe.careless
+        action = str(rng.choice([one for one in MOVES if careless or facts[one] != "hole"]))
     goal = " and ".join(part.split()[1] for part in facts["goal"].split(", "))
     remarks = [f"goal is {goal}.", "let me see.", "i look again.", "i must not fall."]
     remarks += [f"{move} is {facts[move]}." for move in MOVES]
@@ -169,19 +187,21 @@ def batches(
     no past turns, so a prompt is one observation.
     """
     chat = ChatFormat(tokenizer)
-    complaint = read_setup(FrozenLake()).complaint
+    setup = read_setup(FrozenLake())
     rng = np.random.default_rng([recipe.seed, 1])
     prompts: dict[tuple[str, str], tuple[int, ...]] = {}
     for step in range(recipe.steps):
-        note = complaint if step % recipe.complaint_every == recipe.complaint_every - 1 else ""
+        note = (
+            setup.complaint if step % recipe.complaint_every == recipe.complaint_every - 1 else ""
+        )
         rows, labels = [], []
         for index in rng.integers(len(places), size=recipe.batch):
             place = places[index]
             key = (note, place.observation)
             if key not in prompts:
-                conversation = Conversation(chat, system="", history=WindowHistory(0))
+                conversation = Conversation(chat, system=setup.system, history=WindowHistory(0))
                 prompts[key] = conversation.observe(place.observation, note=note).context_ids
-            said = chat.encode(answer(place, recipe.noise, rng) + tokenizer.eos_token, first=False)
+            said = chat.encode(answer(place, recipe, rng) + tokenizer.eos_token, first=False)
             rows.append(torch.tensor([*prompts[key], *said]))
             labels.append(torch.tensor([*[-100] * len(prompts[key]), *said]))
         ids = pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id)

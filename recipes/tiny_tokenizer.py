@@ -8,16 +8,25 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 
-# A line of an observation ("left: ice", a row of the map) can become one token, which makes prompts
-# three times shorter; in running text no token crosses a word.
-PIECES = r"[a-z]+:[^\n<]*\n?|(?:[A-Z] )+[A-Z]\n?| ?\p{L}+| ?\p{N}+|\s+| ?[^\s\p{L}\p{N}]+"
+# A line of an observation ("left: ice", a row of the map) or of the instructions can become one token,
+# which makes prompts four times shorter; in running text no token crosses a word.
+PIECES = "|".join(
+    [
+        r"[a-z]+:[^\n<]*\n?",
+        r"(?:[A-Z] )+[A-Z]\n?",
+        r"[A-Z,][^\n<]{8,}",
+        r" ?\p{L}+",
+        r" ?\p{N}+",
+        r"\s+",
+        r" ?[^\s\p{L}\p{N}]+",
+    ]
+)
 
-# The system message is skipped: the policy was cloned without it. Append-only: a longer conversation
-# begins with the text of a shorter one.
+# Append-only: a longer conversation begins with the text of a shorter one.
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{% if message['role'] in ['user', 'assistant'] %}"
+    "{% for message in messages %}"
     "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,8 @@ class UsageError(ValueError):
 
 def main() -> None:
     """Train; leave with code 2 and a sentence if the recipe or a flag is wrong."""
+    # TRL itself sets the old name of the field; older versions of transformers know no other.
+    warnings.filterwarnings("ignore", message="`gradient_checkpointing` is deprecated")
     try:
         recipe, args, model = parse(sys.argv[1:])
         trainer = build(recipe, args, model)
@@ -99,7 +102,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
         UsageError: If the file cannot be read, or a key is unknown.
         ValueError: If a value is refused by its configuration.
     """
-    parser = TrlParser((RecipeArguments, TrainerArguments, ModelConfig))
+    parser = TrlParser((RecipeArguments, TrainerArguments, ModelConfig), allow_abbrev=False)
     if not torch.accelerator.is_available():
         parser.set_defaults(use_cpu=True, bf16=False)  # TRL's default, bf16, needs an accelerator.
     try:
@@ -119,7 +122,9 @@ def parse(arguments: Sequence[str]) -> Parsed:
                 "or remove it; --help lists all fields."
             )
     if not parsed[2].model_name_or_path:
-        raise UsageError("No model is named: set `model_name_or_path` to a name, a path, or 'tiny'.")
+        raise UsageError(
+            "No model is named: set `model_name_or_path` to a name, a path, or 'tiny'."
+        )
     return tuple(parsed)
 
 

@@ -1,6 +1,6 @@
 """Files that ship with the package: the tiny policy of the quickstart and of the tests.
 
-``recipes/make_tiny_policy.py`` makes the policy; its folder holds a README with how and how good.
+``recipes/make_tiny_policy.py`` makes the policy; its folder holds a ``meta.json`` that says how, and how good it is.
 """
 
 from importlib.resources import files
