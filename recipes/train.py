@@ -2,11 +2,13 @@
 
     accelerate launch recipes/train.py --config recipes/frozen_lake/planpo.yaml [--key value ...]
 
-A recipe holds the fields of ``RecipeArguments``, of ``AgenticGRPOConfig`` and of ``trl.ModelConfig``
+A recipe holds the fields of ``RecipeArguments``, of ``AgenticGRPOConfig`` (for methods with a critic
+``AgenticPPOConfig``) and of ``trl.ModelConfig``
 (``model_name_or_path``, ``use_peft``, ``lora_r``, ...); a flag wins over the recipe. The held-out tasks
 are played before and after training. Into ``output_dir`` go the model and ``metrics.json``.
 """
 
+import argparse
 import difflib
 import json
 import os
@@ -21,11 +23,18 @@ from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
+import yaml
 from transformers import PrinterCallback, TrainerCallback
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
-from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer
-from agentic_trl.assets import tiny_policy
+from agentic_trl import (
+    AgenticGRPOConfig,
+    AgenticGRPOTrainer,
+    AgenticPPOConfig,
+    AgenticPPOTrainer,
+    tiny_policy,
+)
+from agentic_trl.trainers.methods import methods_of
 
 SHOWN = {
     "success_rate": "success",
@@ -47,16 +56,7 @@ class RecipeArguments:
     )
 
 
-@dataclass
-class TrainerArguments(AgenticGRPOConfig):
-    """The trainer's configuration, in types that a command line can give."""
-
-    scale_rewards: str | None = field(
-        default=None, metadata={"help": "'group' or 'none'. None takes the method's value."}
-    )
-
-
-Parsed = tuple[RecipeArguments, TrainerArguments, ModelConfig]
+Parsed = tuple[RecipeArguments, AgenticGRPOConfig, ModelConfig]
 
 
 class UsageError(ValueError):
@@ -102,7 +102,9 @@ def parse(arguments: Sequence[str]) -> Parsed:
         UsageError: If the file cannot be read, or a key is unknown.
         ValueError: If a value is refused by its configuration.
     """
-    parser = TrlParser((RecipeArguments, TrainerArguments, ModelConfig), allow_abbrev=False)
+    critic = method_of(arguments) in methods_of(critic=True)
+    config = AgenticPPOConfig if critic else AgenticGRPOConfig
+    parser = TrlParser((RecipeArguments, config, ModelConfig), allow_abbrev=False)
     if not torch.accelerator.is_available():
         parser.set_defaults(use_cpu=True, bf16=False)  # TRL's default, bf16, needs an accelerator.
     try:
@@ -128,7 +130,22 @@ def parse(arguments: Sequence[str]) -> Parsed:
     return tuple(parsed)
 
 
-def build(recipe: RecipeArguments, args: TrainerArguments, model: ModelConfig) -> Any:
+def method_of(arguments: Sequence[str]) -> str:
+    """Return the method that a recipe and flags name; it decides which fields there are.
+
+    Args:
+        arguments: Command line without the program's name.
+    """
+    peek = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    peek.add_argument("--method")
+    peek.add_argument("--config", type=Path)
+    found, _ = peek.parse_known_args(list(arguments))
+    if found.method is None and found.config is not None and found.config.is_file():
+        return str((yaml.safe_load(found.config.read_text()) or {}).get("method", "grpo"))
+    return found.method or "grpo"
+
+
+def build(recipe: RecipeArguments, args: AgenticGRPOConfig, model: ModelConfig) -> Any:
     """Return the trainer of a recipe.
 
     Args:
@@ -141,7 +158,8 @@ def build(recipe: RecipeArguments, args: TrainerArguments, model: ModelConfig) -
         loading["attn_implementation"] = model.attn_implementation
     args.model_init_kwargs = {**loading, **(args.model_init_kwargs or {})}
     tiny = model.model_name_or_path == "tiny"
-    trainer = AgenticGRPOTrainer(
+    trainer_class = AgenticPPOTrainer if isinstance(args, AgenticPPOConfig) else AgenticGRPOTrainer
+    trainer = trainer_class(
         tiny_policy() if tiny else model.model_name_or_path,
         args,
         environment=recipe.environment,

@@ -31,7 +31,7 @@ class AgenticGRPOConfig(GRPOConfig):
         default=None,
         metadata={"help": f"Credit: 'grpo', 'planpo' or 'gigpo'. {_BY_METHOD}"},
     )
-    scale_rewards: str | bool | None = field(
+    scale_rewards: str | None = field(
         default=None,
         metadata={
             "help": f"Division by the group's standard deviation: 'group', 'none'. {_BY_METHOD}"
