@@ -14,10 +14,12 @@ Contract:
 """
 
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol, runtime_checkable
+
+from agentic_trl.rollout.escape import AddedTokens, clean
 
 Message = Mapping[str, str]
 """A chat message with ``role`` and ``content``."""
@@ -113,9 +115,7 @@ class ChatFormat:
 
     def _bind(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        added = {text.strip(): i for text, i in tokenizer.get_added_vocab().items() if text.strip()}
-        self._added = sorted(added, key=len, reverse=True)
-        self._added_ids = set(added.values()) - {tokenizer.unk_token_id}
+        self._added = AddedTokens(tokenizer.get_added_vocab(), unknown=tokenizer.unk_token_id)
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the text of a prompt, generation prompt included.
@@ -168,13 +168,13 @@ class ChatFormat:
             The text with a space put into every occurrence of an added token after its first
             character (one-character tokens become a question mark), lone surrogates replaced and
             control characters other than tab and newline removed. What the tokenizer's normalizer
-            alone would turn into an added token is removed.
+            alone would turn into an added token becomes a space.
         """
-        text = text.encode("utf-8", "replace").decode("utf-8")
-        text = "".join(c for c in text if c in "\t\n" or unicodedata.category(c) != "Cc")
-        text = self._split_added(text)
-        while self._added_ids.intersection(ids := self.encode(text, first=False)):
-            text = self._split_added(self.decode([i for i in ids if i not in self._added_ids]))
+        text = self._added.split(clean(text))
+        while not self._added.ids.isdisjoint(ids := self.encode(text, first=False)):
+            groups = groupby(ids, self._added.ids.__contains__)
+            rest = " ".join(self.decode(list(group)) for added, group in groups if not added)
+            text = self._added.split(rest)
         return text
 
     def splits_added(self, text: str, at: int) -> bool:
@@ -184,16 +184,7 @@ class ChatFormat:
             text: Any text.
             at: Position between two characters.
         """
-        return any(
-            token in text[max(at - len(token) + 1, 0) : at + len(token) - 1]
-            for token in self._added
-        )
-
-    def _split_added(self, text: str) -> str:
-        while found := [token for token in self._added if token in text and token != "?"]:
-            for token in found:
-                text = text.replace(token, f"{token[0]} {token[1:]}" if len(token) > 1 else "?")
-        return text
+        return self._added.across(text, at)
 
     def _render(self, messages: Sequence[Message], *, has_system: bool, in_parts: bool) -> str:
         shown: list[Mapping[str, Any]] = list(messages)

@@ -6,7 +6,7 @@ not special, with the flags that change how they are matched. Long runs of reser
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import PreTrainedTokenizerFast
@@ -35,9 +35,9 @@ class Family:
     """The end of a turn."""
     template: str
     """Text of its chat template."""
-    special: tuple[str, ...]
+    special: list[str]
     """Its special tokens."""
-    plain: tuple[str, ...] = ()
+    plain: list[str] = field(default_factory=list)
     """Tokens that are added but not special."""
     flags: tuple[str, ...] = ()
     """Flags of ``AddedToken`` that are set for all."""
@@ -45,93 +45,134 @@ class Family:
     """What runs before the model."""
 
 
-def _qwen(*more, template):
-    vision = ["vision_start", "vision_end", "vision_pad", "image_pad", "video_pad"]
-    fill = ["fim_prefix", "fim_middle", "fim_suffix", "fim_pad", "repo_name", "file_sep"]
-    names = ["endoftext", "im_start", "im_end", "object_ref_start", "object_ref_end", "box_start"]
-    names += ["box_end", "quad_start", "quad_end", *vision]
-    return Family(
-        end="<|im_end|>",
-        template=template_text(template),
-        special=tuple(f"<|{name}|>" for name in names),
-        plain=("<tool_call>", "</tool_call>", *(f"<|{name}|>" for name in fill), *more),
-        normalizer=normalizers.NFC(),
-    )
+def _bars(names):
+    return [f"<|{name}|>" for name in names.split()]
 
 
-def _bars(*names):
-    return tuple(f"<|{name}|>" for name in names)
+def _full_width_bars(names):
+    return [f"<｜{name}｜>" for name in names.split()]
 
 
-DEEPSEEK = ["User", "Assistant", "EOT", "tool▁calls▁begin", "tool▁calls▁end", "tool▁call▁begin"]
-DEEPSEEK += ["tool▁call▁end", "tool▁outputs▁begin", "tool▁outputs▁end", "tool▁output▁begin"]
-DEEPSEEK += ["tool▁output▁end", "tool▁sep", "fim▁hole", "fim▁begin", "fim▁end"]
-HTML = ["table", "caption", "thead", "tbody", "tfoot", "tr", "th", "td", "h1", "h2", "h3", "h4", "h5"]
-HTML += ["h6", "blockquote", "strong", "em", "b", "i", "u", "s", "sub", "sup", "code"]
+def _tags(names):
+    return [f"<{slash}{name}>" for slash in ("", "/") for name in names.split()]
+
+
+def _boxes(names):
+    return [f"[{slash}{name}]" for slash in ("", "/") for name in names.split()]
+
+
+def _numbered(pattern, *span):
+    return [pattern.format(i) for i in range(*span)]
+
+
+QWEN = """endoftext im_start im_end object_ref_start object_ref_end box_start box_end quad_start quad_end
+    vision_start vision_end vision_pad image_pad video_pad"""
+QWEN_PLAIN = _bars("fim_prefix fim_middle fim_suffix fim_pad repo_name file_sep")
+HTML = """table caption thead tbody tfoot tr th td h1 h2 h3 h4 h5 h6 blockquote strong em b i u s sub sup
+    code"""
 
 FAMILIES = {
-    "qwen2.5": _qwen(template="qwen2_5"),
-    "qwen3": _qwen("<tool_response>", "</tool_response>", "<think>", "</think>", template="qwen3"),
+    "qwen2.5": Family(
+        end="<|im_end|>",
+        template=template_text("qwen2_5"),
+        special=_bars(QWEN),
+        plain=[*QWEN_PLAIN, *_tags("tool_call")],
+        normalizer=normalizers.NFC(),
+    ),
+    "qwen3": Family(
+        end="<|im_end|>",
+        template=template_text("qwen3"),
+        special=_bars(QWEN),
+        plain=[*QWEN_PLAIN, *_tags("tool_call tool_response think")],
+        normalizer=normalizers.NFC(),
+    ),
     "llama3": Family(
         end="<|eot_id|>",
         template=template_text("llama3_1"),
-        special=_bars("begin_of_text", "end_of_text", "finetune_right_pad_id", "step_id")
-        + _bars("start_header_id", "end_header_id", "eom_id", "eot_id", "python_tag")
-        + _bars(*(f"reserved_special_token_{i}" for i in range(247))),
+        special=[
+            *_bars("begin_of_text end_of_text finetune_right_pad_id step_id start_header_id"),
+            *_bars("end_header_id eom_id eot_id python_tag"),
+            *_numbered("<|reserved_special_token_{}|>", 247),
+        ],
     ),
     "gemma": Family(
         end="<end_of_turn>",
         template=template_text("gemma3"),
-        special=("<eos>", "<mask>", "<start_of_turn>", "<end_of_turn>")
-        + ("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
-        plain=("<2mass>", "[@BOS@]", "[multimodal]", *(f"<unused{i}>" for i in range(6242)))
-        + (*SPACES, *LINES, *(f"<{name}>" for name in HTML), *(f"</{name}>" for name in HTML)),
+        special=[
+            *["<eos>", "<mask>", "<start_of_turn>", "<end_of_turn>"],
+            *["<start_of_image>", "<end_of_image>", "<image_soft_token>"],
+        ],
+        plain=[
+            *["<2mass>", "[@BOS@]", "[multimodal]"],
+            *_numbered("<unused{}>", 6242),
+            *SPACES,
+            *LINES,
+            *_tags(HTML),
+        ],
         normalizer=normalizers.Replace(" ", "▁"),
     ),
     "mistral": Family(
         end="</s>",
         template=MISTRAL,
-        special=("<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
-        + ("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "[IMG_BREAK]", "[IMG_END]")
-        + ("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
-        + ("[TOOL_CONTENT]", "[THINK]", "[/THINK]", *(f"<SPECIAL_{i}>" for i in range(20, 100))),
+        special=[
+            *_tags("s"),
+            *_boxes("INST AVAILABLE_TOOLS TOOL_RESULTS SYSTEM_PROMPT THINK"),
+            *["[TOOL_CALLS]", "[TOOL_CONTENT]", "[IMG]", "[IMG_BREAK]", "[IMG_END]"],
+            *["[PREFIX]", "[MIDDLE]", "[SUFFIX]"],
+            *_numbered("<SPECIAL_{}>", 20, 100),
+        ],
     ),
     "deepseek": Family(
         end="<｜end▁of▁sentence｜>",
         template=template_text("deepseekv3"),
-        special=("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"),
-        plain=(*(f"<｜{name}｜>" for name in DEEPSEEK), "<|EOT|>", "<think>", "</think>")
-        + tuple(f"<｜place▁holder▁no▁{i}｜>" for i in range(100)),
+        special=_full_width_bars("begin▁of▁sentence end▁of▁sentence ▁pad▁"),
+        plain=[
+            *_full_width_bars("User Assistant tool▁calls▁begin tool▁calls▁end tool▁call▁begin"),
+            *_full_width_bars(
+                "tool▁call▁end tool▁outputs▁begin tool▁outputs▁end tool▁output▁begin"
+            ),
+            *_full_width_bars("tool▁output▁end tool▁sep fim▁hole fim▁begin fim▁end"),
+            *["<|EOT|>", *_tags("think")],
+            *_numbered("<｜place▁holder▁no▁{}｜>", 100),
+        ],
         flags=("normalized",),
     ),
     "phi3": Family(
         end="<|end|>",
         template=template_text("phi3"),
-        special=("<s>", "</s>")
-        + _bars("endoftext", "assistant", "system", "end", "user", "placeholder1", "placeholder2"),
+        special=[
+            *_tags("s"),
+            *_bars("endoftext assistant system end user placeholder1 placeholder2"),
+        ],
         flags=("rstrip",),
     ),
     "phi4": Family(
         end="<|im_end|>",
         template=CHATML,
-        special=_bars("endoftext", "fim_prefix", "fim_middle", "fim_suffix", "endofprompt")
-        + _bars("im_start", "im_end", "im_sep", *(f"dummy_{i}" for i in range(84))),
+        special=[
+            *_bars("endoftext fim_prefix fim_middle fim_suffix endofprompt im_start im_end im_sep"),
+            *_numbered("<|dummy_{}|>", 84),
+        ],
         flags=("lstrip", "rstrip"),
     ),
     "gpt-oss": Family(
         end="<|return|>",
         template=template_text("gptoss"),
-        special=_bars("startoftext", "endoftext", "return", "constrain", "channel", "start", "end")
-        + _bars("message", "call", "endofprompt", *(f"reserved_{i}" for i in range(200013, 200018))),
+        special=[
+            *_bars("startoftext endoftext return constrain channel start end message call"),
+            *_bars("endofprompt"),
+            *_numbered("<|reserved_{}|>", 200013, 200018),
+        ],
     ),
     "glm4": Family(
         end="<|user|>",
         template=template_text("glm4moe"),
-        special=("[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>")
-        + _bars("endoftext", "system", "user", "assistant", "observation", "begin_of_image")
-        + _bars("end_of_image", "begin_of_video", "end_of_video", "begin_of_audio", "end_of_audio"),
-        plain=("<think>", "</think>", "/nothink", "<tool_call>", "</tool_call>", "<arg_key>")
-        + ("</arg_key>", "<arg_value>", "</arg_value>", "<tool_response>", "</tool_response>"),
+        special=[
+            *["[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>"],
+            *_bars("endoftext system user assistant observation begin_of_image end_of_image"),
+            *_bars("begin_of_video end_of_video begin_of_audio end_of_audio"),
+        ],
+        plain=["/nothink", *_tags("think tool_call tool_response arg_key arg_value")],
     ),
 }
 
