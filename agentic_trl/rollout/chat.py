@@ -16,7 +16,6 @@ Contract:
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Protocol, runtime_checkable
 
 from agentic_trl.rollout.escape import AddedTokens, clean
@@ -168,13 +167,12 @@ class ChatFormat:
             The text with a space put into every occurrence of an added token after its first
             character (one-character tokens become a question mark), lone surrogates replaced and
             control characters other than tab and newline removed. What the tokenizer's normalizer
-            alone would turn into an added token becomes a space.
+            alone would turn into an added token is removed.
         """
         text = self._added.split(clean(text))
         while not self._added.ids.isdisjoint(ids := self.encode(text, first=False)):
-            groups = groupby(ids, self._added.ids.__contains__)
-            rest = " ".join(self.decode(list(group)) for added, group in groups if not added)
-            text = self._added.split(rest)
+            kept = [i for i in ids if i not in self._added.ids]
+            text = self._added.split(self.decode(kept))
         return text
 
     def splits_added(self, text: str, at: int) -> bool:

@@ -3,6 +3,10 @@
 The number of every added token in a prompt is that of the same conversation with a harmless observation
 of the same shape (each visible character an ``x``). Tokens of white space alone, as Gemma has them for
 runs of spaces and line breaks, are ordinary text and not counted.
+
+Mutations seen red: special tokens only; white-space tokens escaped; surrogates kept; controls removed
+after splitting; tokens only cut out again; one encoding per token; raw control in the viewer; markup in
+the viewer.
 """
 
 import functools
@@ -15,6 +19,8 @@ from time import process_time
 
 import pytest
 from rich.console import Console
+from tokenizers import AddedToken
+from tokenizers.normalizers import Lowercase
 
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.rollout.chat import ChatFormat, Conversation, WindowHistory, full_history
@@ -24,7 +30,7 @@ from agentic_trl.trainers.traces import trace_lines
 from agentic_trl.types import StopReason, TokenKind, Trajectory, Turn
 from agentic_trl.viewer import render_trajectory
 from tests.rollout.families import FAMILIES, tokenizer
-from tests.tokenizers import spell
+from tests.tokenizers import make, spell
 
 CHATS = {name: ChatFormat(tokenizer(name)) for name in FAMILIES}
 CONTROLS = [
@@ -284,12 +290,7 @@ def test_a_megabyte_takes_no_two_seconds(family):
 
 
 def test_tokens_inside_one_another_cost_a_few_passes():
-    # A normalizer that makes tokens: each pass would uncover the next level, had it been cut out.
-    from tokenizers import AddedToken
-    from tokenizers.normalizers import Lowercase
-
-    from tests.tokenizers import make
-
+    # A normalizer makes the innermost one; cut out and no more, each would uncover the next.
     token = AddedToken("<go>", normalized=True)
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     chat = ChatFormat(

@@ -13,6 +13,10 @@ For every turn of every conversation:
     ``rollout/rewritten_rows`` counts these rows.
 
 Each conversation is a function of (template, family, style, index), which a failure prints.
+
+Mutations seen red: (a) a row repeats a token of the glue; sampled ids encoded again; (b) the rest begins
+inside a token of the template; end of turn written twice; (c) thinking always starts a row; the metric
+counts first rows.
 """
 
 import random
