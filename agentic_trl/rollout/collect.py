@@ -12,8 +12,8 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
 - An answer without an action costs a turn: the environment does not step, the reward is minus the
   penalty, and the next message says what was wrong and shows the last observation again.
 - A cut answer (no end-of-turn token) is parsed like any other.
-- An environment that raises, or gives no text or no finite reward, ends its episode as
-  ``environment_error``; other episodes go on.
+- An environment that raises, or gives no text or no finite reward, or a template that refuses an
+  answer, ends its episode as ``environment_error``; other episodes go on.
 - Randomness is a function of (seed, group, member, turn): neither the batch nor what ran before matters.
 """
 
@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
 from agentic_trl.environments.base import Environment
 from agentic_trl.rollout.chat import ChatFormat, Conversation, History, Prompt, full_history
@@ -239,7 +240,10 @@ class _Episode:
         if self.stop is None and len(self.turns) >= self.start.max_turns:
             self.stop = StopReason.TURN_LIMIT
         note = self.setup.complaint if answer.action is None else ""
-        self.prompt = self._observe(note)
+        try:
+            self.prompt = self._observe(note)
+        except TemplateError as error:  # a template may refuse what the policy wrote
+            self._fail(error)
 
     def trajectory(self) -> Trajectory:
         """Return the finished episode."""

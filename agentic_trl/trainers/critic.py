@@ -6,6 +6,7 @@ advantage it enters.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -52,7 +53,77 @@ class ValueModel(nn.Module):
         return value
 
 
-class SeparateCritic:
+class Critic(ABC):
+    """Values of rows, and the weights behind them."""
+
+    def values(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        """Return the value before each token; 0 at the first position, which nothing precedes.
+
+        Args:
+            batch: Rows.
+        """
+        return pad(self._forward(batch)[:, :-1], (1, 0))
+
+    def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
+        """Return the value after the last real token of each row.
+
+        Args:
+            batch: Rows, right-padded.
+        """
+        last = batch.attention_mask.sum(1, keepdim=True) - 1
+        return self._forward(batch).gather(1, last)[:, 0]
+
+    @abstractmethod
+    def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        """Return the value after every token."""
+
+    @abstractmethod
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the trained parameters."""
+
+    @abstractmethod
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Return a context in which gradients are not reduced over ranks."""
+
+    @abstractmethod
+    def policy_active(self) -> None:
+        """Make the policy ready for a forward pass."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the weights into the folder of a checkpoint or of a saved model.
+
+        Args:
+            folder: The folder.
+        """
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Read the weights from the folder of a checkpoint.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            FileNotFoundError: If it holds no critic.
+        """
+
+
+def _require(path: Path) -> Path:
+    """Return a critic's file.
+
+    Raises:
+        FileNotFoundError: If it is missing.
+    """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing: the checkpoint was written by a trainer without this kind of critic. Start "
+            "from a checkpoint of a PPO trainer."
+        )
+    return path
+
+
+class SeparateCritic(Critic):
     """A model of its own."""
 
     def __init__(self, model: nn.Module, accelerator: Any) -> None:
@@ -85,23 +156,6 @@ class SeparateCritic:
         """Yield the trained parameters."""
         return (p for p in self.model.parameters() if p.requires_grad)
 
-    def values(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
-        """Return the value before each token; 0 at the first position, which nothing precedes.
-
-        Args:
-            batch: Rows.
-        """
-        return pad(self._forward(batch)[:, :-1], (1, 0))
-
-    def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
-        """Return the value after the last real token of each row.
-
-        Args:
-            batch: Rows, right-padded.
-        """
-        last = batch.attention_mask.sum(1, keepdim=True) - 1
-        return self._forward(batch).gather(1, last)[:, 0]
-
     def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
         # A rank without rows scores nothing: without gradients no collective may be met.
         model = self._wrapped if torch.is_grad_enabled() else self.model
@@ -127,20 +181,12 @@ class SeparateCritic:
         save_file(state, folder / FOLDER / "model.safetensors")
 
     def load(self, folder: Path) -> None:
-        """Read the weights.
+        """Read the weights; see ``Critic.load``.
 
         Args:
             folder: Folder of a checkpoint.
-
-        Raises:
-            FileNotFoundError: If it holds no critic.
         """
-        path = folder / FOLDER / "model.safetensors"
-        if not path.exists():
-            raise FileNotFoundError(
-                f"{folder} holds no critic ({FOLDER}/model.safetensors is missing): it was written by a trainer "
-                "without one. Start from a checkpoint of a PPO trainer."
-            )
+        path = _require(folder / FOLDER / "model.safetensors")
         self.model.load_state_dict(load_file(path))
 
 
@@ -158,7 +204,7 @@ def set_adapters_trainable(model: PeftModel, names: tuple[str, ...]) -> None:
             parameter.requires_grad_(True)
 
 
-class AdapterCritic:
+class AdapterCritic(Critic):
     """An adapter and a scalar head on the policy's own base: no second copy of the model.
 
     The policy's adapter is called ``default``, the critic's ``critic``. Forward and backward of one are
@@ -196,23 +242,6 @@ class AdapterCritic:
         names = (f".{self.ADAPTER}.", "value_head")
         return (p for n, p in self._model.named_parameters() if any(one in n for one in names))
 
-    def values(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
-        """Return the value before each token; see ``SeparateCritic.values``.
-
-        Args:
-            batch: Rows.
-        """
-        return pad(self._forward(batch)[:, :-1], (1, 0))
-
-    def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
-        """Return the value after the last real token of each row.
-
-        Args:
-            batch: Rows, right-padded.
-        """
-        last = batch.attention_mask.sum(1, keepdim=True) - 1
-        return self._forward(batch).gather(1, last)[:, 0]
-
     def no_sync(self) -> AbstractContextManager[Any]:
         """Return a context in which gradients are not reduced over ranks."""
         accelerator = self._trainer.accelerator
@@ -238,16 +267,8 @@ class AdapterCritic:
 
         Args:
             folder: Folder of a checkpoint.
-
-        Raises:
-            FileNotFoundError: If it holds no critic.
         """
-        path = folder / FOLDER / "value_head.safetensors"
-        if not path.exists():
-            raise FileNotFoundError(
-                f"{folder} holds no critic ({FOLDER}/value_head.safetensors is missing): it was written by a "
-                "trainer without one. Start from a checkpoint of a PPO trainer."
-            )
+        path = _require(folder / FOLDER / "value_head.safetensors")
         self._head.load_state_dict(load_file(path))
         self._switch("default")
 
@@ -276,7 +297,3 @@ def _accept_values(base: Any) -> None:
         return {"values": base.value_head(hidden.to(base.value_head.weight.dtype))[..., 0]}
 
     base.forward = forward
-
-
-Critic = SeparateCritic | AdapterCritic
-"""Either kind."""

@@ -61,8 +61,10 @@ def trace_lines(
             "stop": one.stop.value,
             "success": one.success,
             "score": one.score,
-            "error": one.error or "",
-            "messages": [dict(message) for message in one.messages],
+            "error": _plain(one.error),
+            "messages": [
+                {key: _plain(text) for key, text in message.items()} for message in one.messages
+            ],
             "turns": [
                 _turn(turn, *credit.get(first + index, ([], [])))
                 for index, turn in enumerate(one.turns)
@@ -85,10 +87,15 @@ def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str
         "penalty": turn.penalty,
         "valid": turn.valid,
         "truncated": turn.truncated,
-        "action": turn.action or "",
-        "state_key": turn.state_key or "",
+        "action": _plain(turn.action),
+        "state_key": _plain(turn.state_key),
         "seconds": turn.seconds,
     }
+
+
+def _plain(text: str | None) -> str:
+    """Text without lone surrogates, which readers of JSON refuse; nothing for ``None``."""
+    return (text or "").encode("utf-8", "replace").decode("utf-8")
 
 
 def _credit_of_turns(rows: Sequence[Row]) -> dict[int, tuple[list[float], list[float]]]:

@@ -4,16 +4,33 @@ Mutations seen red: a stop text matched in the prompt; an answer ended by text c
 left out of the history; the prefill counted as sampled; spans not shifted by the prefill.
 """
 
+import copy
+
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, StopStringCriteria
 
 from agentic_trl.environments.base import ActionFormat
+from agentic_trl.rollout.chat import ChatFormat
+from agentic_trl.rollout.collect import Limits, Rollout, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers import TransformersEngine
 from agentic_trl.rollout.parse import parse_answer
 from tests.rollout.models import request
-from tests.rollout.scripted import FORM, GO, STOP, SYSTEM, Script, chat, ids, run_one, step, user
+from tests.rollout.scripted import (
+    FORM,
+    GO,
+    STOP,
+    SYSTEM,
+    Engine,
+    Script,
+    chat,
+    ids,
+    run_one,
+    start,
+    step,
+    user,
+)
 from tests.tiny import make_args, make_trainer
 from tests.tokenizers import build, spell
 
@@ -131,3 +148,24 @@ def test_the_trainer_takes_a_function_or_its_name(tmp_path):
 def test_a_history_that_cannot_be_is_refused(tmp_path, history, words):
     with pytest.raises(ValueError, match=words):
         make_args(tmp_path, history=history)
+
+
+def test_an_answer_that_the_template_refuses_fails_its_episode_alone():
+    tokenizer = copy.deepcopy(chat().tokenizer)
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{{ m['content'] }}",
+        "{% if 'z' in m['content'] %}{{ raise_exception('no z') }}{% endif %}{{ m['content'] }}",
+    )
+    engine = Engine(["z <go> b </go> <end>"], [GO, GO])
+    scripts = [Script(step("c")), Script(step("c"), step("d", terminated=True))]
+    rollout = Rollout(
+        engine=engine,
+        chat=ChatFormat(tokenizer),
+        stop_ids=STOP,
+        limits=Limits(max_tokens_per_turn=16),
+    )
+    refused, other = collect([start(0), start(1)], scripts, rollout)
+    assert refused.stop == "environment_error"
+    assert refused.error == "TemplateError: no z"
+    assert other.stop == "terminated"
+    assert len(other.turns) == 2

@@ -5,7 +5,7 @@ of the same shape (each visible character an ``x``). Tokens of white space alone
 runs of spaces and line breaks, are ordinary text and not counted.
 
 Mutations seen red: special tokens only; white-space tokens escaped; surrogates kept; controls removed
-after splitting; tokens only cut out again; one encoding per token; raw control in the viewer; markup in
+after splitting; tokens only cut out again; encoded thrice; raw control in the viewer; markup in
 the viewer.
 """
 
@@ -281,12 +281,13 @@ def test_a_megabyte_takes_no_two_seconds(family):
     parts = [rng.choice(vocabulary)[: rng.randint(1, 30)] + rng.choice(words) for _ in range(999)]
     text = ("".join(parts) * 200).encode()[: 10**6].decode(errors="ignore")
     escaped = chat.escape(text)
-    observe = [seconds(lambda: Conversation(chat, system="").observe(text)) for _ in range(2)]
-    encode = [seconds(lambda: chat.encode(escaped, first=False)) for _ in range(2)]
     # It is encoded twice: once to see that nothing is left, and once as the prompt that it is.
-    assert min(observe) < max(2, 3 * min(encode)), (observe, encode)
-    prompt = Conversation(chat, system="").observe(text)
-    assert counted(family, prompt.context_ids).total() < 12
+    limit = max(2, 3 * seconds(lambda: chat.encode(escaped, first=False)))
+    shown, times = [], []
+    while len(times) < 3 and min(times, default=limit) >= limit:
+        times.append(seconds(lambda: shown.append(Conversation(chat, system="").observe(text))))
+    assert min(times) < limit
+    assert counted(family, shown[0].context_ids).total() < 12
 
 
 def test_tokens_inside_one_another_cost_a_few_passes():
