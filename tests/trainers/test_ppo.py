@@ -5,6 +5,8 @@ critic trained at all tokens under step_gae; value loss without its half; critic
 rate; the critic's adapter left on for the policy; rewards of reward functions dropped.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -320,3 +322,44 @@ def test_resumed_policy_and_critic_are_equal(tmp_path, peft, method):
         for first, second in pairs:
             for a, b in zip(first, second, strict=True):
                 assert torch.equal(a, b), step
+
+
+def test_what_stands_at_positions_that_were_not_sampled_does_not_matter(tmp_path):
+    """NaN there, in every column of every micro-batch, changes no gradient of policy or critic."""
+    trajectories = scripted_trajectories()
+    knobs = {"beta": 0.1, "method": "so-ppo", "token_weighting": "actfocus", "num_iterations": 2}
+    clean = make_ppo(tmp_path, trajectories, **knobs)
+    clean.train()
+    planted = make_ppo(tmp_path, trajectories, **knobs)
+    backward = planted._backward
+
+    def plant(model, micros):
+        dirty = []
+        for micro in micros:
+            batch = micro.batch
+            ignored = batch.turn_of_token < 0
+            columns = {
+                name: value.masked_fill(ignored, float("nan"))
+                for name in COLUMNS
+                if (value := getattr(batch, name)) is not None
+            }
+            dirty.append(replace(micro, batch=replace(batch, **columns)))
+        return backward(model, dirty)
+
+    planted._backward = plant
+    planted.train()
+    assert largest_difference(clean.gradients.steps[0], planted.gradients.steps[0]) == 0
+    for one, two in zip(clean.critic_gradients[0], planted.critic_gradients[0], strict=True):
+        assert torch.equal(one, two)
+
+
+COLUMNS = [
+    "sampling_logprob",
+    "token_advantage",
+    "token_share",
+    "old_logprob",
+    "ref_logprob",
+    "token_weight",
+    "old_value",
+    "returns",
+]
