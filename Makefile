@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: quickstart test check lint types slow clean
+.PHONY: quickstart test check lint types slow gpu clean
 
 quickstart: $(VENV)/installed  ## Train the embedded policy with PlanPO and GRPO, print a table
 	$(BIN)/python recipes/quickstart.py
@@ -16,6 +16,9 @@ test: check  ## Lint, types, import layers, tests: all that CI runs
 
 slow: $(VENV)/installed-dev  ## Tests over 10 s
 	$(BIN)/python -m pytest -m "slow and not gpu"
+
+gpu: $(VENV)/installed-dev  ## Tests that need CUDA
+	$(BIN)/python -m pytest -m gpu
 
 check: lint types
 
