@@ -12,9 +12,9 @@ import rich
 from agentic_trl.assets import tiny_policy
 from agentic_trl.environments.registry import env_spec, registered_envs
 from agentic_trl.rollout.chat import WindowHistory, full_history
-from agentic_trl.rollout.collect import Limits
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
+from agentic_trl.rollout.start import Limits
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.traces import trace_lines
 from agentic_trl.viewer import render_trajectory
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("envs", help="list the registered environments")
     one = commands.add_parser("evaluate", help="play held-out tasks and print the metrics")
     one.add_argument("--model", default="tiny", help="path or name; 'tiny' is the embedded policy")
-    one.add_argument("--environment", required=True, help="registered id")
+    one.add_argument("--environment", required=True, help="registered id, or module:Class")
     one.add_argument("--environment_kwargs", type=json.loads, default={}, help="JSON object")
     one.add_argument("--num_tasks", type=int, default=200)
     one.add_argument("--attempts", type=int, default=1, help="episodes a task; > 1 gives pass^k")

@@ -1,40 +1,48 @@
-"""An environment of your own: python examples/custom_environment.py [steps]."""
+"""An environment of your own: python examples/custom_environment.py [steps].
+
+The embedded tiny policy knows only the words of FrozenLake, and there the goal always lies down or to the right; a
+real model takes any words.
+"""
 
 import sys
 
 from agentic_trl import ActionFormat, AgenticGRPOConfig, AgenticGRPOTrainer, TextEnv, tiny_policy
 
 
-class GuessTheNumber(TextEnv):
-    """A number from 1 to 4 is to be found; the answer says whether it is higher or lower."""
+class FollowTheSign(TextEnv):
+    """Signs name a side; three right answers in a row win."""
 
-    instructions = "Guess a number from 1 to 4."
-    action_format = ActionFormat(words=("1", "2", "3", "4"))
+    instructions = "Go where the sign points."
+    action_format = ActionFormat(words=("left", "down", "right", "up"))
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)  # seeds self.np_random
-        self.number = int(self.np_random.integers(1, 5))
-        return "Your guess?", {}
+        self.right = 0
+        return self.sign(), {}
 
     def step(self, action):
         if action not in self.action_format.words:
-            return "Guess 1, 2, 3 or 4.", 0.0, False, False, {"invalid_action": True}
-        if int(action) == self.number:
-            return "Right.", 1.0, True, False, {"success": True}
-        word = "Higher." if int(action) < self.number else "Lower."
-        return word, 0.0, False, False, {}
+            return f"no side: {action}", 0.0, False, False, {"invalid_action": True}
+        if action != self.side:
+            return "wrong way", 0.0, True, False, {}
+        self.right += 1
+        return self.sign(), 1.0, self.right == 3, False, {"success": self.right == 3}
+
+    def sign(self):
+        self.side = ("down", "right")[self.np_random.integers(2)]
+        return f"goal: 1 {self.side}"
 
 
 if __name__ == "__main__":
     args = AgenticGRPOConfig(
-        output_dir="outputs/guess",
+        output_dir="outputs/signs",
         max_steps=int(sys.argv[1]) if len(sys.argv) > 1 else 20,
-        per_device_train_batch_size=32,
+        per_device_train_batch_size=64,
         learning_rate=1e-3,
         max_completion_length=40,
-        max_turns=4,
+        history="window",
         logging_steps=5,
     )
-    trainer = AgenticGRPOTrainer(tiny_policy(), args, environment=GuessTheNumber)
+    trainer = AgenticGRPOTrainer(tiny_policy(), args, environment=FollowTheSign)
     trainer.train()
-    print(trainer.evaluate()["eval_return"])
+    print(trainer.evaluate()["eval_success_rate"])

@@ -49,7 +49,7 @@ class RecipeArguments:
     """What a recipe says besides the configurations of the trainer and of the model."""
 
     environment: str = field(
-        default="FrozenLake-v1", metadata={"help": "Registered id of the environment."}
+        default="FrozenLake-v1", metadata={"help": "Registered id, or 'module:Class'."}
     )
     evaluate_first: bool = field(
         default=True, metadata={"help": "Play the held-out tasks before training, too."}
@@ -67,6 +67,7 @@ def main() -> None:
     """Train; leave with code 2 and a sentence if the recipe or a flag is wrong."""
     # TRL itself sets the old name of the field; older versions of transformers know no other.
     warnings.filterwarnings("ignore", message="`gradient_checkpointing` is deprecated")
+    sys.path.insert(0, str(Path.cwd()))  # where an environment of the user's own may lie
     try:
         recipe, args, model = parse(sys.argv[1:])
         trainer = build(recipe, args, model)

@@ -233,7 +233,7 @@ def resolve_environment(
     """Return the spec of what a user gave as ``environment``.
 
     Args:
-        environment: A registered id, a class with ``reset`` and ``step``, or a factory.
+        environment: A registered id, ``"module:Class"``, a class with ``reset`` and ``step``, or a factory.
         kwargs: Arguments for the environment; they win over those of a registered spec or of a
             ``functools.partial``.
 
@@ -248,6 +248,8 @@ def resolve_environment(
         ValueError: If the id is not registered.
     """
     arguments = dict(kwargs or {})
+    if isinstance(environment, str) and environment.count(":") == 1:
+        return resolve_environment(EnvSpec(environment, environment).load(), arguments)
     if isinstance(environment, str):
         spec = env_spec(environment)
         spec.load()

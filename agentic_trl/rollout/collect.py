@@ -18,7 +18,7 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -31,51 +31,8 @@ from agentic_trl.rollout.chat import ChatFormat, Conversation, History, Prompt, 
 from agentic_trl.rollout.engines.base import Engine, Request, Sample
 from agentic_trl.rollout.parse import parse_answer
 from agentic_trl.rollout.setup import EnvironmentSetup, read_setup
+from agentic_trl.rollout.start import Limits, Start
 from agentic_trl.types import StopReason, Trajectory, Turn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Where an episode is cut."""
-
-    max_tokens_per_turn: int
-    """Sampled tokens of an answer, at least 1."""
-    max_tokens_per_trajectory: int | None = None
-    """Sampled tokens of an episode; ``None`` for no limit."""
-    max_context_tokens: int | None = None
-    """Prompt and answer together; ``None`` for no limit."""
-
-    def __post_init__(self) -> None:
-        for name in (
-            "max_tokens_per_turn",
-            "max_tokens_per_trajectory",
-            "max_context_tokens",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: got {value}, expected at least 1.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """An episode to run."""
-
-    task: Mapping[str, Any]
-    """Columns of the dataset row; ``seed`` goes to ``reset``, the others to its ``options``."""
-    group: int
-    """Group of the trajectory."""
-    member: int
-    """Index in the group."""
-    seed: tuple[int, ...]
-    """Seed of the episode's sampling and noise; differs between the members of a group."""
-    max_turns: int
-    """Turns of the episode, at least 1."""
-    success_threshold: float = 1.0
-    """Summed reward from which a terminated episode counts as a success by itself."""
-
-    def __post_init__(self) -> None:
-        if self.max_turns < 1:
-            raise ValueError(f"max_turns: got {self.max_turns}, expected at least 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +119,7 @@ class _Episode:
         noise = int(np.random.SeedSequence(self.start.seed).generate_state(1)[0])
         try:
             observation, info = self.environment.reset(
-                seed=self.start.task.get("seed"), options={**task, "noise_seed": noise}
+                seed=self.start.task_seed(), options={**task, "noise_seed": noise}
             )
             self.observation = _text(observation)
         except Exception as error:
@@ -287,9 +244,9 @@ class _Episode:
 
 def _text(observation: Any) -> str:
     if not isinstance(observation, str):
+        kind = type(observation).__name__
         raise TypeError(
-            f"The environment returned an observation of type {type(observation).__name__}, expected a str. "
-            "Render the state as text in `reset` and `step`."
+            f"The environment returned an observation of type {kind}, expected a str. Render the state as text"
         )
     return observation
 

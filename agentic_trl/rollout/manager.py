@@ -11,10 +11,11 @@ from transformers import StopStringCriteria
 from agentic_trl.environments.base import Environment
 from agentic_trl.environments.registry import EnvSpec
 from agentic_trl.rollout.chat import ChatFormat, History, full_history
-from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
+from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers import TransformersEngine
 from agentic_trl.rollout.plain_text import PlainText
+from agentic_trl.rollout.start import Limits, Start
 from agentic_trl.types import Trajectory
 
 

@@ -8,9 +8,9 @@ from torch import nn
 
 from agentic_trl.algorithms.planpo import alpha_at
 from agentic_trl.rollout.chat import History, WindowHistory, full_history
-from agentic_trl.rollout.collect import Limits
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
+from agentic_trl.rollout.start import Limits
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.normalization import ClippingNormalizer
 

@@ -159,6 +159,10 @@ def check_environment_run(config: Any) -> None:
             f"gradient_accumulation_steps={config.gradient_accumulation_steps}: the count that the "
             "loss is divided by would not be known at the first backward. Make it a multiple."
         )
+    if config.temperature <= 0:
+        problems.append(
+            f"temperature={config.temperature}: training samples, so it must be positive; eval_temperature=0 is greedy."
+        )
     normalized = config.clip_normalization != "none"
     if normalized and config.delta is not None:
         problems.append("delta: clips on the other side too, which clip_normalization leaves out.")

@@ -1,6 +1,7 @@
 """Configuration of the trainers: TRL's, plus what agents over many turns need."""
 
 import dataclasses
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -211,7 +212,10 @@ class AgenticGRPOConfig(GRPOConfig):
             self.per_device_eval_batch_size = self.per_device_train_batch_size
         if self.bf16 is None and not torch.accelerator.is_available():
             self.bf16 = False  # TRL's default needs an accelerator
-        super().__post_init__()
+        with warnings.catch_warnings():
+            # TRL itself sets the old name.
+            warnings.filterwarnings("ignore", message="`gradient_checkpointing` is deprecated")
+            super().__post_init__()
 
     def resolved(self, name: str) -> Any:
         """Return a knob's value: the user's, the method's, or the default.

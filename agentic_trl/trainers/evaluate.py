@@ -8,9 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
-from agentic_trl.rollout.collect import Limits
+from agentic_trl.rollout.chat import WindowHistory, full_history
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
+from agentic_trl.rollout.start import Limits
 from agentic_trl.trainers.tasks import resolve_environments, task_dataset
 from agentic_trl.types import Trajectory
 
@@ -33,6 +34,10 @@ def evaluate(
     tasks: Sequence[Mapping[str, Any]] | None = None,
     num_tasks: int = 200,
     attempts: int = 1,
+    temperature: float = 0.0,
+    max_turns: int | None = None,
+    max_tokens_per_turn: int = 512,
+    history_window: int | None = None,
     settings: RolloutSettings | None = None,
     environment_kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -48,7 +53,11 @@ def evaluate(
         tasks: Dataset rows; ``None`` makes ``num_tasks`` of the environment's held-out tasks.
         num_tasks: Number of tasks made.
         attempts: Episodes of each task; more than one gives ``pass^k``.
-        settings: Limits, history and sampling; ``None`` is greedy with 512 tokens an answer.
+        temperature: Sampling temperature; 0 is greedy.
+        max_turns: Turns of an episode; ``None`` takes the environment's number.
+        max_tokens_per_turn: Sampled tokens of an answer.
+        history_window: Past turns that a prompt shows; ``None`` shows the whole conversation.
+        settings: Everything about how episodes are played, in place of the four above.
         environment_kwargs: Arguments that the environment is built with.
         seed: Seed of the sampling.
         batch_size: Episodes played together.
@@ -66,7 +75,10 @@ def evaluate(
     specs = resolve_environments(environment, environment_kwargs)
     tasks = tasks if tasks is not None else list(task_dataset(specs, num_tasks, "eval"))
     settings = settings or RolloutSettings(
-        limits=Limits(max_tokens_per_turn=512), sampling=Sampling(temperature=0.0)
+        limits=Limits(max_tokens_per_turn=max_tokens_per_turn),
+        sampling=Sampling(temperature=temperature),
+        history=full_history if history_window is None else WindowHistory(history_window),
+        max_turns=max_turns,
     )
     manager = RolloutManager(
         specs, settings, tokenizer=tokenizer, stop_ids=stop_ids(loaded, tokenizer)

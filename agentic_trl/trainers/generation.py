@@ -78,7 +78,7 @@ class GenerationSteps(GRPOTrainer):
     def _advantage(self, table: TurnTable) -> Float[Tensor, " turn"]:
         """Return the advantage of each turn: the user's function, or the one that the knobs name."""
         if self.advantage_function is not None:
-            return self.advantage_function(table)
+            return _per_turn(self.advantage_function(table), table)
         knobs = advantage_arguments(
             self.args, step=self.state.global_step, total_steps=self.state.max_steps
         )
@@ -173,6 +173,21 @@ def _at_tokens(advantage: Float[Tensor, " turn"], row: Row) -> Float[Tensor, " t
         return row.token_advantage
     taken = advantage[row.turn_of_token.clamp(min=0)]
     return taken.masked_fill(row.turn_of_token < 0, 0.0)
+
+
+def _per_turn(given: Any, table: TurnTable) -> Float[Tensor, " turn"]:
+    """Return what a user's advantage function gave.
+
+    Raises:
+        ValueError: If it is no tensor with an entry per turn.
+    """
+    if isinstance(given, Tensor) and given.shape == table.step.shape:
+        return given
+    got = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+    raise ValueError(
+        f"advantage_function returned {got}, expected a tensor with an advantage per turn, shape "
+        f"{tuple(table.step.shape)}. Index what belongs to trajectories by table.trajectory."
+    )
 
 
 @contextmanager

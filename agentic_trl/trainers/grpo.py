@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from datasets import Dataset
 from peft import PeftModel
@@ -39,6 +39,8 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         >>> trainer.train()  # doctest: +SKIP
     """
 
+    HAS_CRITIC: ClassVar[bool] = False
+
     def __init__(
         self,
         model: Any,
@@ -69,10 +71,12 @@ class AgenticGRPOTrainer(EnvironmentHooks):
 
         Raises:
             ImportError: If the installed TRL is not supported.
+            TypeError: If the configuration is that of another kind of trainer.
             ValueError: If a setting would have no effect, or there are too few tasks for a batch.
         """
         require_supported_trl()
         args = args or AgenticGRPOConfig()
+        _require_kind(args, self)
         self.advantage_function = advantage_function
         if environment is None:
             check_plain_run(args)
@@ -88,16 +92,14 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         check_environment_run(args)
         _refuse_other_rollouts(trl_arguments)
         specs = resolve_environments(environment, args.environment_kwargs)
-        train_dataset = train_dataset or task_dataset(specs, args.num_train_tasks, "train")
+        if train_dataset is None:
+            train_dataset = task_dataset(specs, args.num_train_tasks, "train")
         if eval_dataset is None and args.num_eval_tasks:
             eval_dataset = task_dataset(specs, args.num_eval_tasks, "eval")
         if reward_funcs is None:
             refuse_unknown_columns(specs, train_dataset)
         _require_enough_tasks(train_dataset, args)
-        judges = trl_arguments.get("reward_processing_classes")
-        if judges is not None:
-            several = judges if isinstance(judges, list) else [judges]
-            trl_arguments["reward_processing_classes"] = [None, *several]
+        _prepend_judge(trl_arguments)
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         weights = args.reward_weights
         wanted = args.beta or args.token_weighting == "actfocus"
@@ -146,6 +148,23 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             stop_ids=frozenset(self.eos_token_ids),
             plain_text=has_text_prompts(self.train_dataset),
         )
+
+
+def _require_kind(args: AgenticGRPOConfig, trainer: AgenticGRPOTrainer) -> None:
+    if args.HAS_CRITIC != trainer.HAS_CRITIC:
+        wanted = "PPOConfig or AgenticPPOConfig" if trainer.HAS_CRITIC else "AgenticGRPOConfig"
+        raise TypeError(
+            f"{type(trainer).__name__} got a {type(args).__name__}, expected {wanted}: its knobs are others. "
+            "Build that configuration, or the other trainer."
+        )
+
+
+def _prepend_judge(trl_arguments: dict[str, Any]) -> None:
+    """The environment's score is the first reward function; it has no tokenizer of its own."""
+    judges = trl_arguments.get("reward_processing_classes")
+    if judges is not None:
+        several = judges if isinstance(judges, list) else [judges]
+        trl_arguments["reward_processing_classes"] = [None, *several]
 
 
 def _is_peft(model: Any, trl_arguments: dict[str, Any]) -> bool:

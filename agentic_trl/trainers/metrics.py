@@ -7,6 +7,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from agentic_trl.evaluation import EpisodeRecord, summarize
+from agentic_trl.trainers.state import EpisodeSet
 from agentic_trl.types import StopReason, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -61,8 +62,6 @@ def log_episodes(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
     trainer._total_train_tokens += sum(one.tokens for one in records)
     log["num_tokens"] = [trainer._total_train_tokens]
     warn_of_useless_batch(records)
-    if trainer.args.log_completions:
-        _log_texts(trainer, trajectories)
 
 
 def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction: float) -> None:
@@ -116,12 +115,26 @@ def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
         )
 
 
-def _log_texts(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
-    """Hand the conversations to TRL's table of completions."""
+def log_texts(trainer: Any, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]) -> None:
+    """Hand the conversations to TRL's table of completions.
+
+    Args:
+        trainer: The trainer.
+        trajectories: The episodes of this rank.
+        sets: Their rows; the table's advantage is the mean over the sampled tokens of an episode.
+    """
+    sums = [[0.0, 0] for _ in trajectories]
+    for row in (row for one in sets for row in one.rows):
+        sums[row.trajectory][0] += float(row.token_advantage.sum())
+        sums[row.trajectory][1] += int((row.turn_of_token >= 0).sum())
+    means = [total / max(count, 1) for total, count in sums]
     logs = trainer._logs
-    mine = [(one.messages, one.first_answer, one.score) for one in trajectories]
-    for messages, first, score in gather_object(mine):
+    mine = [
+        (one.messages, one.first_answer, one.score, mean)
+        for one, mean in zip(trajectories, means, strict=True)
+    ]
+    for messages, first, score, advantage in gather_object(mine):
         logs["prompt"].append([dict(m) for m in messages[:first]])
         logs["completion"].append([dict(m) for m in messages[first:]])
         logs["rewards"]["environment"].append(score)
-        logs["advantages"].append(score)
+        logs["advantages"].append(advantage)

@@ -32,15 +32,15 @@ from agentic_trl.batching import (
 )
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.ops.surrogate import policy_loss
-from agentic_trl.rollout.collect import Start
 from agentic_trl.rollout.manager import RolloutBar, RolloutManager
+from agentic_trl.rollout.start import Start
 from agentic_trl.trainers.arguments import loss_arguments
 from agentic_trl.trainers.finite import guard_gradients
 from agentic_trl.trainers.forward import to_device, token_logprobs
 from agentic_trl.trainers.generation import GenerationSteps
-from agentic_trl.trainers.metrics import log_episodes, log_step
+from agentic_trl.trainers.metrics import log_episodes, log_step, log_texts
 from agentic_trl.trainers.normalization import ClippingNormalizer
-from agentic_trl.trainers.scores import add_reward_functions
+from agentic_trl.trainers.scores import add_reward_functions, score_evaluation
 from agentic_trl.trainers.state import EpisodeSet, EpochSampler, load_state, save_state
 from agentic_trl.trainers.traces import write_traces
 from agentic_trl.types import LossInputs, LossOutput, TokenBatch, Trajectory
@@ -128,6 +128,8 @@ class EnvironmentHooks(GenerationSteps):
             trajectories = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = self._new_sets(trajectories)
             write_traces(self, trajectories, self._buffered_inputs)
+            if self.args.log_completions:
+                log_texts(self, trajectories, self._buffered_inputs)
         return self._buffered_inputs[self._step % per_generation]
 
     # Loss
@@ -255,6 +257,7 @@ class EnvironmentHooks(GenerationSteps):
         temperature = self.args.eval_temperature
         temperature = self.temperature if temperature is None else temperature
         played = self._play(starts, temperature=temperature, description=description)
+        played = score_evaluation(self, [dict(start.task) for start in starts], played)
         metrics = summarize_tasks(gather_object([EpisodeRecord.of(one) for one in played]))
         return EvalLoopOutput(
             predictions=None,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,7 @@ class PPOTrainer(AgenticGRPOTrainer):
     base.
     """
 
+    HAS_CRITIC: ClassVar[bool] = True
     args: PPOConfig
 
     def __init__(
@@ -51,7 +52,7 @@ class PPOTrainer(AgenticGRPOTrainer):
                 of ``AgenticGRPOTrainer``.
 
         Raises:
-            ValueError: If there is no reward function.
+            ValueError: If there is no reward function, or no prompt.
         """
         args = args or PPOConfig()
         if arguments.get("environment") is None:
@@ -59,6 +60,12 @@ class PPOTrainer(AgenticGRPOTrainer):
                 raise ValueError(
                     "PPOTrainer got no `reward_funcs`, expected at least one reward function or reward model; "
                     "for rewards of an environment use AgenticPPOTrainer."
+                )
+            columns = getattr(arguments.get("train_dataset"), "column_names", None) or []
+            if "prompt" not in columns:
+                raise ValueError(
+                    f"PPOTrainer got a dataset with the columns {columns}, expected a `prompt` column with texts or "
+                    "chat messages. Rename the column, or use AgenticPPOTrainer with an environment."
                 )
             arguments["environment"] = SingleTurn
             args.num_eval_tasks = 0  # held-out prompts cannot be invented

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from accelerate.utils import gather_object
+
 from agentic_trl.rollout.plain_text import PlainText
 from agentic_trl.types import Trajectory
 
@@ -31,6 +33,7 @@ def add_reward_functions(
     trajectories: Sequence[Trajectory],
     *,
     first: int,
+    mode: str = "train",
 ) -> list[Trajectory]:
     """Replace each score by the weighted sum of the environment's score and the reward functions.
 
@@ -42,7 +45,8 @@ def add_reward_functions(
         trainer: A TRL trainer, whose own reward machinery is used.
         inputs: The tasks of this rank.
         trajectories: Their episodes.
-        first: Position of the first of them over all ranks.
+        first: Position of the first of them over all ranks, which hold equally many.
+        mode: Log that the means go to, ``"train"`` or ``"eval"``.
 
     Returns:
         The trajectories with their scores; unchanged if the environment's score is all there is.
@@ -61,10 +65,37 @@ def add_reward_functions(
     per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
     names = trainer.reward_func_names
     for name, column in zip(names, per_function.T, strict=True):
-        trainer._metrics["train"][f"rewards/{name}/mean"].append(column.nanmean().item())
+        trainer._metrics[mode][f"rewards/{name}/mean"].append(column.nanmean().item())
     weights = trainer.reward_weights.to(per_function.device)
     scores = (per_function * weights).nansum(dim=1)[first : first + len(trajectories)].tolist()
     return [replace(one, score=score) for one, score in zip(trajectories, scores, strict=True)]
+
+
+def score_evaluation(
+    trainer: Any, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]
+) -> list[Trajectory]:
+    """Do the same for held-out episodes, of which ranks may hold different numbers.
+
+    Args:
+        trainer: A TRL trainer.
+        inputs: The tasks of this rank.
+        trajectories: Their episodes.
+
+    Returns:
+        The trajectories with their scores; unchanged where a rank has none at all.
+    """
+    counts = gather_object([len(trajectories)])
+    if len(trainer.reward_funcs) == 1 or min(counts) == 0:
+        return list(trajectories)
+    missing = max(counts) - len(
+        trajectories
+    )  # repeated and dropped again: ranks must hold equally many
+    padded = [*trajectories, *[trajectories[0]] * missing]
+    first = trainer.accelerator.process_index * max(counts)
+    scored = add_reward_functions(
+        trainer, [*inputs, *[inputs[0]] * missing], padded, first=first, mode="eval"
+    )
+    return scored[: len(trajectories)]
 
 
 def _join(messages: Sequence[Any]) -> str:

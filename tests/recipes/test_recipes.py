@@ -15,9 +15,10 @@ from agentic_trl.assets import tiny_policy
 from agentic_trl.environments.frozen_lake import FrozenLake
 from agentic_trl.evaluation import EpisodeRecord, summarize
 from agentic_trl.rollout.chat import ChatFormat, WindowHistory
-from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
+from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers import TransformersEngine
+from agentic_trl.rollout.start import Limits, Start
 from agentic_trl.trainers.checks import check_environment_run
 from recipes import train
 

@@ -12,10 +12,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, StopStringCriteria
 
 from agentic_trl.environments.base import ActionFormat
 from agentic_trl.rollout.chat import ChatFormat
-from agentic_trl.rollout.collect import Limits, Rollout, collect
+from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers import TransformersEngine
 from agentic_trl.rollout.parse import parse_answer
+from agentic_trl.rollout.start import Limits
 from tests.rollout.models import request
 from tests.rollout.scripted import (
     FORM,

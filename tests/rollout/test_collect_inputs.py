@@ -54,9 +54,16 @@ def test_task_columns_reach_the_options():
     ((seed, options),) = environment.resets
     assert seed == 11
     assert options == {"size": 4, "goal": "x", "noise_seed": noise(environment)}
-    environment = Script(step("c", terminated=True))
-    run_one(environment, [GO])
-    assert environment.resets[0][0] is None
+
+
+def test_rows_without_a_seed_get_one_from_their_content():
+    seeds = []
+    for index, level in enumerate((1, 1, 2)):
+        environment = Script(step("c", terminated=True))
+        run_one(environment, [GO], starts=[start(index, task={"level": level})])
+        seeds.append(environment.resets[0][0])
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert all(isinstance(seed, int) for seed in seeds)
 
 
 def test_uniforms_depend_on_seed_and_turn_alone():

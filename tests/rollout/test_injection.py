@@ -24,8 +24,9 @@ from tokenizers.normalizers import Lowercase
 
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.rollout.chat import ChatFormat, Conversation, WindowHistory, full_history
-from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
+from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
+from agentic_trl.rollout.start import Limits, Start
 from agentic_trl.trainers.traces import trace_lines
 from agentic_trl.types import StopReason, TokenKind, Trajectory, Turn
 from agentic_trl.viewer import render_trajectory

@@ -32,8 +32,9 @@ from agentic_trl.batching import build_rows
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.evaluation import EpisodeRecord, summarize
 from agentic_trl.rollout.chat import ChatFormat, Conversation, WindowHistory, full_history
-from agentic_trl.rollout.collect import Limits, Rollout, Start, collect
+from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
+from agentic_trl.rollout.start import Limits, Start
 from tests.tokenizers import (
     FAMILIES,
     FOLDER,

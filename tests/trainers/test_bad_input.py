@@ -5,6 +5,7 @@ from datasets import Dataset
 
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.ppo import AgenticPPOTrainer
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer
 
 pytestmark = pytest.mark.trainer
@@ -116,3 +117,40 @@ def test_an_instance_instead_of_a_class(tmp_path):
 def test_all_answers_cut_warn(tmp_path, caplog):
     train(tmp_path, Talker, changes={"max_completion_length": 1})
     assert "Nearly all answers of this batch" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda table: table.score, r"returned shape \(8,\), expected a tensor .* per turn"),
+        (lambda table: [0.0] * len(table.step), "returned list, expected a tensor"),
+        (lambda table: table.reward[:, None], r"returned shape \(\d+, 1\)"),
+    ],
+)
+def test_an_advantage_function_of_the_wrong_shape(tmp_path, function, words):
+    with pytest.raises(ValueError, match=words):
+        train(tmp_path, Countdown, advantage_function=function)
+
+
+def test_a_temperature_of_zero_in_training(tmp_path):
+    with pytest.raises(ValueError, match=r"temperature=0.0: training samples"):
+        train(tmp_path, Countdown, changes={"temperature": 0.0})
+
+
+def test_a_configuration_of_the_other_kind(tmp_path):
+    with pytest.raises(
+        TypeError, match="AgenticPPOTrainer got a AgenticGRPOConfig, expected PPOConfig"
+    ):
+        AgenticPPOTrainer(
+            make_model(),
+            make_args(tmp_path),
+            environment=Countdown,
+            processing_class=make_tokenizer(),
+        )
+
+
+def test_an_environment_by_module_and_class(tmp_path):
+    trainer = train(tmp_path, "tests.tiny:Countdown")
+    assert trainer.state.global_step == 1
+    with pytest.raises(ImportError, match="cannot be imported"):
+        train(tmp_path, "tests.tiny:Nowhere")

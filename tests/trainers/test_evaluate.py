@@ -13,9 +13,9 @@ from agentic_trl.__main__ import main
 from agentic_trl.environments.frozen_lake import FrozenLake
 from agentic_trl.environments.registry import registered_envs
 from agentic_trl.rollout.chat import WindowHistory
-from agentic_trl.rollout.collect import Limits
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
+from agentic_trl.rollout.start import Limits
 
 pytestmark = pytest.mark.trainer
 

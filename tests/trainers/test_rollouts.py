@@ -141,6 +141,24 @@ def test_reward_functions_add_to_the_score_and_see_the_episode(tmp_path):
     assert logged(trainer, "rewards/count/mean")[0] > 0
 
 
+def test_reward_functions_count_in_evaluation_and_the_table_shows_advantages(tmp_path):
+    def five(completions, **kwargs):
+        return [5.0] * len(completions)
+
+    trainer = AgenticGRPOTrainer(
+        make_model(),
+        make_args(tmp_path, log_completions=True),
+        environment=Countdown,
+        reward_funcs=five,
+        processing_class=make_tokenizer(),
+    )
+    trainer.train()
+    assert trainer.evaluate()["eval_return"] >= 5
+    shown = list(trainer._logs["advantages"])
+    assert sum(shown[:4]) == pytest.approx(0, abs=1e-4)
+    assert len(set(shown)) > 1
+
+
 def test_alpha_falls_over_the_run(tmp_path, monkeypatch):
     seen = []
 

@@ -1,0 +1,59 @@
+"""What an episode starts from, and where it is cut."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where an episode is cut."""
+
+    max_tokens_per_turn: int
+    """Sampled tokens of an answer, at least 1."""
+    max_tokens_per_trajectory: int | None = None
+    """Sampled tokens of an episode; ``None`` for no limit."""
+    max_context_tokens: int | None = None
+    """Prompt and answer together; ``None`` for no limit."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_tokens_per_turn",
+            "max_tokens_per_trajectory",
+            "max_context_tokens",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: got {value}, expected at least 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """An episode to run."""
+
+    task: Mapping[str, Any]
+    """Columns of the dataset row; ``seed`` goes to ``reset``, the others to its ``options``."""
+    group: int
+    """Group of the trajectory."""
+    member: int
+    """Index in the group."""
+    seed: tuple[int, ...]
+    """Seed of the episode's sampling and noise; differs between the members of a group."""
+    max_turns: int
+    """Turns of the episode, at least 1."""
+    success_threshold: float = 1.0
+    """Summed reward from which a terminated episode counts as a success by itself."""
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise ValueError(f"max_turns: got {self.max_turns}, expected at least 1.")
+
+    def task_seed(self) -> int:
+        """Return the task's seed; a row without one gets it from its content, so that groups share it."""
+        seed = self.task.get("seed")
+        if seed is not None:
+            return int(seed)
+        content = json.dumps(dict(self.task), sort_keys=True, default=str).encode()
+        return int.from_bytes(hashlib.blake2b(content, digest_size=4).digest(), "big") >> 1
