@@ -3,8 +3,7 @@
 Every combination runs a step on the same off-policy episodes; changing any single piece must change the
 gradient. A piece that a combination silently drops makes two gradients equal.
 
-Mutations seen red: the ratio level ignored under normalisation; weights dropped for PPO; the second
-advantage computed as the first.
+Mutations seen red: token weights dropped; PlanPO's advantage computed as GRPO's.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """The clipping bias in a trainer, against a sum over clipped tokens written out.
 
 Mutations seen red: bias of the last micro-batch only; unclipped tokens in the bias; weights left out of the
-bias; scale applied to a step without clipping; bias averaged over ranks instead of summed.
+bias; the ratio's level ignored; scale applied to a step without clipping; bias averaged over ranks instead of summed.
 """
 
 import pytest
