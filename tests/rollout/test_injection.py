@@ -208,6 +208,11 @@ def test_an_observation_is_never_an_answer(family):
     check_console(one)
 
 
+def without_surrogates(text):
+    """Readers of JSON refuse lone ones."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def check_trace(trajectory):
     """The trajectory is one line of ASCII that holds it."""
     (line,) = trace_lines([trajectory])
@@ -215,8 +220,11 @@ def check_trace(trajectory):
     assert text.isascii()
     assert text.isprintable()  # no line break among other things
     read = json.loads(text)
-    assert read["messages"] == [dict(message) for message in trajectory.messages]
-    assert read["error"] == (trajectory.error or "")
+    assert read["messages"] == [
+        {key: without_surrogates(text) for key, text in message.items()}
+        for message in trajectory.messages
+    ]
+    assert read["error"] == without_surrogates(trajectory.error or "")
     assert json.loads(read["task"]) == trajectory.task
 
 

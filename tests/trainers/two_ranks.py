@@ -1,6 +1,7 @@
 """Run by ``test_ranks.py`` under torchrun: a case on two gloo ranks, its result written by rank 0."""
 
 import faulthandler
+import os
 import sys
 from pathlib import Path
 
@@ -117,6 +118,7 @@ def main():
         torch.save(result, folder / f"{name}.pt")
     distributed.barrier()
     distributed.destroy_process_group()
+    os._exit(0)  # gloo's threads abort the interpreter's own exit now and then
 
 
 if __name__ == "__main__":
