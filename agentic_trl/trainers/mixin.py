@@ -226,6 +226,17 @@ class EnvironmentHooks(GenerationSteps):
             log_step(self, self._step_sums, self._step_seconds)
             self._step_sums, self._step_seconds = {}, 0.0
 
+    def train(self, *arguments: Any, **keywords: Any) -> Any:
+        """Train, and say so if a clipping-triggered scale had nothing to act on."""
+        result = super().train(*arguments, **keywords)
+        if self.normalizer is not None and not self.normalizer.ever_clipped:
+            logger.warning(
+                "clip_normalization=%r never acted: no token was clipped in the whole run. Make several updates a "
+                "rollout (num_iterations), or lower epsilon: a turn's ratio moves far less than a token's.",
+                self.args.clip_normalization,
+            )
+        return result
+
     # Evaluation
 
     def evaluation_loop(

@@ -40,6 +40,8 @@ class ClippingNormalizer:
     """How the norm becomes a scale."""
     proxy: bool
     """Whether norms are those of the closed-form gradient with respect to the logits."""
+    ever_clipped: bool = field(init=False, default=False)
+    """Whether any token of any step so far was clipped, on any rank."""
     _bias: list[Tensor | None] = field(init=False)
     _squares: Float[Tensor, " norm"] | None = field(init=False, default=None)
 
@@ -101,6 +103,7 @@ class ClippingNormalizer:
         bias_norm, gradient_norm = (
             self._proxy_norms(accelerator) if self.proxy else self._exact_norms(accelerator)
         )
+        self.ever_clipped |= bias_norm > 0
         scale = gradient_scale(bias_norm, gradient_norm, mode=self.mode)
         if scale != 1.0:
             torch._foreach_mul_(_gradients(self.parameters), scale)

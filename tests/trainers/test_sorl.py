@@ -149,3 +149,11 @@ def test_actfocus_weights_enter_the_bias(tmp_path):
     knobs = {"token_weighting": "actfocus", "actfocus_alpha": 0.5, "actfocus_beta": 0.0}
     weighted = run(tmp_path, trajectories, clip_normalization="relative", **knobs)[1]
     assert weighted["sorl/bias_norm"] < plain["sorl/bias_norm"]
+
+
+def test_a_run_in_which_nothing_was_ever_clipped_says_so(tmp_path, caplog):
+    trajectories = scripted_trajectories()
+    run(tmp_path, trajectories, clip_normalization="relative")
+    assert "never acted" not in caplog.text
+    run(tmp_path, trajectories, clip_normalization="relative", epsilon=1.0, epsilon_high=9.0)
+    assert "clip_normalization='relative' never acted" in caplog.text
