@@ -220,21 +220,31 @@ def pad_rows(rows: Sequence[Row], *, pad_id: int) -> TokenBatch:
     return TokenBatch(attention_mask=mask, **columns)  # type: ignore[arg-type]
 
 
+def unsampled_row(input_ids: Sequence[int]) -> Row:
+    """Return a row without sampled tokens.
+
+    Args:
+        input_ids: Token ids, at least one.
+    """
+    count = len(input_ids)
+    return Row(
+        trajectory=0,
+        input_ids=torch.tensor(input_ids, dtype=torch.long),
+        turn_of_token=torch.full((count,), -1),
+        kind=torch.zeros(count, dtype=torch.long),
+        sampling_logprob=torch.zeros(count),
+        token_share=torch.zeros(count),
+        token_advantage=torch.zeros(count),
+    )
+
+
 def empty_row(pad_id: int) -> Row:
     """Return a row without sampled tokens, for a rank that has no other.
 
     Args:
         pad_id: Any token id.
     """
-    return Row(
-        trajectory=0,
-        input_ids=torch.full((2,), pad_id),
-        turn_of_token=torch.full((2,), -1),
-        kind=torch.zeros(2, dtype=torch.long),
-        sampling_logprob=torch.zeros(2),
-        token_share=torch.zeros(2),
-        token_advantage=torch.zeros(2),
-    )
+    return unsampled_row((pad_id, pad_id))
 
 
 def _row(

@@ -170,8 +170,8 @@ def token_gae(
 
 
 def spread_turns(
-    turn_value: Float[Tensor, " turn"], turn_of_token: Int[Tensor, "row token"]
-) -> Float[Tensor, "row token"]:
+    turn_value: Float[Tensor, " turn"], turn_of_token: Int[Tensor, "*token"]
+) -> Float[Tensor, "*token"]:
     """Give every sampled token the value of its turn, and 0 to all other tokens.
 
     Args:

@@ -14,6 +14,7 @@ def clipped_surrogate(
     *,
     clip_low: float,
     clip_high: float,
+    ratio_max: float | None = None,
 ) -> Float[Tensor, "row token"]:
     """Return ``min(r A, clip(r, 1 - clip_low, 1 + clip_high) A)``, to be maximised.
 
@@ -22,6 +23,7 @@ def clipped_surrogate(
         advantage: Advantage of the token.
         clip_low: Distance of the lower bound from 1, in ``[0, 1]``.
         clip_high: Distance of the upper bound from 1, non-negative.
+        ratio_max: Upper bound on the first ratio whatever the sign of the advantage; ``None`` for none.
 
     Returns:
         The surrogate, in the unit of ``advantage``.
@@ -29,7 +31,8 @@ def clipped_surrogate(
     Source:
         Schulman et al., Proximal Policy Optimization Algorithms, arXiv 1707.06347v2, eq. 7.
     """
-    return torch.min(ratio * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
+    bounded = ratio if ratio_max is None else ratio.clamp(max=ratio_max)
+    return torch.min(bounded * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
 
 
 def kl_estimate(
@@ -92,8 +95,9 @@ def policy_loss(
     advantage = inputs.token_advantage.masked_fill(ignored, 0.0)
     share = inputs.token_share.masked_fill(ignored, 0.0) / inputs.denominator
     ratio = log_ratio(inputs.logprob, inputs.old_logprob, inputs.turn_of_token, level=level).exp()
-    bounded = ratio if ratio_max is None else ratio.clamp(max=ratio_max)
-    objective = torch.min(bounded * advantage, ratio.clamp(1 - clip_low, 1 + clip_high) * advantage)
+    objective = clipped_surrogate(
+        ratio, advantage, clip_low=clip_low, clip_high=clip_high, ratio_max=ratio_max
+    )
     for factor in (inputs.token_weight, inputs.correction):
         if factor is not None:
             objective = objective * factor.masked_fill(ignored, 0.0)
@@ -111,6 +115,7 @@ def policy_loss(
         metrics["kl"] = (share * kl.detach()).sum()
     if inputs.entropy is not None:
         entropy = inputs.entropy.masked_fill(ignored, 0.0)
-        objective = objective + entropy_coef * entropy
+        if entropy_coef:  # otherwise its backward would be computed for nothing
+            objective = objective + entropy_coef * entropy
         metrics["entropy"] = (share * entropy.detach()).sum()
     return LossOutput(loss=-(share * objective).sum(), metrics=metrics)

@@ -18,6 +18,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from trl.trainer.utils import disable_dropout_in_model
 
 from agentic_trl.types import TokenBatch
 
@@ -123,6 +124,13 @@ def _require(path: Path) -> Path:
     return path
 
 
+def _write(module: nn.Module, path: Path) -> None:
+    """Write a module's weights; tied ones are written twice."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: t.contiguous().clone() for name, t in module.state_dict().items()}
+    save_file(state, path)
+
+
 class SeparateCritic(Critic):
     """A model of its own."""
 
@@ -134,9 +142,7 @@ class SeparateCritic(Critic):
             accelerator: Puts it on the device and, with several ranks, into DDP.
         """
         self._accelerator = accelerator
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        disable_dropout_in_model(model)
         self.model = model.to(accelerator.device)
         self._wrapped = accelerator.prepare_model(self.model)
 
@@ -176,9 +182,7 @@ class SeparateCritic(Critic):
         Args:
             folder: Folder of a checkpoint or of a saved model.
         """
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        state = {name: t.contiguous().clone() for name, t in self.model.state_dict().items()}
-        save_file(state, folder / FOLDER / "model.safetensors")
+        _write(self.model, folder / FOLDER / "model.safetensors")
 
     def load(self, folder: Path) -> None:
         """Read the weights; see ``Critic.load``.
@@ -232,9 +236,7 @@ class AdapterCritic(Critic):
         nn.init.zeros_(base.value_head.bias)
         self._head = base.value_head
         _accept_values(base)
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        disable_dropout_in_model(model)
         self._switch("default")
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -258,9 +260,7 @@ class AdapterCritic(Critic):
         Args:
             folder: Folder of a checkpoint or of a saved model.
         """
-        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        state = {name: t.contiguous().clone() for name, t in self._head.state_dict().items()}
-        save_file(state, folder / FOLDER / "value_head.safetensors")
+        _write(self._head, folder / FOLDER / "value_head.safetensors")
 
     def load(self, folder: Path) -> None:
         """Read the head, and make both adapters trainable again after PEFT loaded them.

@@ -26,6 +26,7 @@ from agentic_trl.batching import (
     pad_rows,
     turn_table,
 )
+from agentic_trl.ops.returns import spread_turns
 from agentic_trl.trainers.arguments import advantage_arguments, row_arguments
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.credit import ADVANTAGES
@@ -33,7 +34,7 @@ from agentic_trl.trainers.forward import to_device, token_logprobs
 from agentic_trl.trainers.reference import reference_scores
 from agentic_trl.trainers.state import EpisodeSet
 from agentic_trl.trainers.weighting import weigh_rows
-from agentic_trl.types import Trajectory, TurnTable
+from agentic_trl.types import TokenBatch, Trajectory, TurnTable
 
 
 class GenerationSteps(GRPOTrainer):
@@ -73,7 +74,9 @@ class GenerationSteps(GRPOTrainer):
         advantage = self._advantage(concatenate_tables(tables))
         before = sum(len(one.step) for one in tables[: self.accelerator.process_index])
         local = advantage[before : before + len(table.step)]
-        return [replace(row, token_advantage=_at_tokens(local, row)) for row in rows]
+        return [
+            replace(row, token_advantage=spread_turns(local, row.turn_of_token)) for row in rows
+        ]
 
     def _advantage(self, table: TurnTable) -> Float[Tensor, " turn"]:
         """Return the advantage of each turn: the user's function, or the one that the knobs name."""
@@ -114,7 +117,7 @@ class GenerationSteps(GRPOTrainer):
             training = reference.training
             reference.eval()
             for part in cut_rows(rows, self.args.max_tokens_per_microbatch):
-                batch = to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device)
+                batch = self._batch_of(part)
                 with self.compute_loss_context_manager():
                     scores = reference_scores(
                         reference,
@@ -137,7 +140,7 @@ class GenerationSteps(GRPOTrainer):
         model.eval()
         with torch.no_grad():
             for part in cut_rows(rows, self.args.max_tokens_per_microbatch):
-                batch = to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device)
+                batch = self._batch_of(part)
                 with self.compute_loss_context_manager():
                     logprob, _ = token_logprobs(model, batch)
                 scored += [
@@ -146,6 +149,10 @@ class GenerationSteps(GRPOTrainer):
                 ]
         model.train(training)
         return scored
+
+    def _batch_of(self, rows: Sequence[Row]) -> TokenBatch:
+        """Return rows as a padded micro-batch on this rank's device."""
+        return to_device(pad_rows(rows, pad_id=self._pad_id), self.accelerator.device)
 
     def _policy_model(self) -> Any:
         return self.accelerator.unwrap_model(self.model_wrapped)
@@ -166,13 +173,6 @@ class GenerationSteps(GRPOTrainer):
     def _pad_id(self) -> int:
         pad_id: int = self._tokenizer.pad_token_id
         return pad_id
-
-
-def _at_tokens(advantage: Float[Tensor, " turn"], row: Row) -> Float[Tensor, " token"]:
-    if advantage.numel() == 0:
-        return row.token_advantage
-    taken = advantage[row.turn_of_token.clamp(min=0)]
-    return taken.masked_fill(row.turn_of_token < 0, 0.0)
 
 
 def _per_turn(given: Any, table: TurnTable) -> Float[Tensor, " turn"]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor, nn
+from trl.trainer.utils import disable_dropout_in_model
 
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers._trl_contract import require_supported_trl
@@ -133,9 +134,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
 
     def _start_rollouts(self, specs: Any) -> None:
         """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
-        for module in self.model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
+        disable_dropout_in_model(self.model)
         self._step_sums = {}
         self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
         trained = [p for p in self.model.parameters() if p.requires_grad]

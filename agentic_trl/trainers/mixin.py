@@ -28,7 +28,6 @@ from transformers.trainer_utils import EvalLoopOutput
 from agentic_trl.batching import (
     cut_rows,
     empty_row,
-    pad_rows,
 )
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.ops.surrogate import policy_loss
@@ -36,7 +35,7 @@ from agentic_trl.rollout.manager import RolloutBar, RolloutManager
 from agentic_trl.rollout.start import Start
 from agentic_trl.trainers.arguments import loss_arguments
 from agentic_trl.trainers.finite import guard_gradients
-from agentic_trl.trainers.forward import to_device, token_logprobs
+from agentic_trl.trainers.forward import token_logprobs
 from agentic_trl.trainers.generation import GenerationSteps
 from agentic_trl.trainers.metrics import log_episodes, log_step, log_texts
 from agentic_trl.trainers.normalization import ClippingNormalizer
@@ -150,7 +149,7 @@ class EnvironmentHooks(GenerationSteps):
         parts = cut_rows(rows, self.args.max_tokens_per_microbatch)
         micros = [
             MicroBatch(
-                batch=to_device(pad_rows(part, pad_id=self._pad_id), self.accelerator.device),
+                batch=self._batch_of(part),
                 denominator=episodes.denominator,
                 value_denominator=episodes.value_denominator,
             )

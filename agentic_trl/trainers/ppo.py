@@ -12,10 +12,9 @@ from peft import PeftModel
 from torch import Tensor, nn
 
 from agentic_trl.algorithms.steppo import value_loss
-from agentic_trl.batching import Row, cut_rows, pad_rows
+from agentic_trl.batching import Row, cut_rows, unsampled_row
 from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.trainers.critic import AdapterCritic, Critic, SeparateCritic
-from agentic_trl.trainers.forward import to_device
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.mixin import MicroBatch
 from agentic_trl.trainers.ppo_config import AgenticPPOConfig, PPOConfig
@@ -128,9 +127,6 @@ class PPOTrainer(AgenticGRPOTrainer):
                     values[index] = self.critic.last_values(batch)[0].cpu()
         self.critic.policy_active()
         return values
-
-    def _batch_of(self, rows: Sequence[Row]) -> Any:
-        return to_device(pad_rows(rows, pad_id=self._pad_id), self.accelerator.device)
 
     def _critic_context(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self.compute_loss_context_manager()
@@ -252,13 +248,4 @@ def _final_row(trajectory: Trajectory) -> Row:
         context = (context if turn.extends else ()) + turn.observation_ids + turn.action_ids
     final = trajectory.final_observation_ids
     ids = context + final if trajectory.final_extends else final
-    zeros = torch.zeros(len(ids))
-    return Row(
-        trajectory=0,
-        input_ids=torch.tensor(ids),
-        turn_of_token=torch.full((len(ids),), -1),
-        kind=torch.zeros(len(ids), dtype=torch.long),
-        sampling_logprob=zeros,
-        token_share=zeros,
-        token_advantage=zeros,
-    )
+    return unsampled_row(ids)

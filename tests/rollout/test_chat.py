@@ -12,7 +12,7 @@ import re
 import pytest
 
 from agentic_trl.rollout.chat import ChatFormat, Conversation, WindowHistory
-from tests.tokenizers import ENDS, FAMILIES, IN_PARTS, NO_SYSTEM, build, make, spell
+from tests.tokenizers import ENDS, FAMILIES, build, make, rendering, spell
 
 SYSTEM = "instructions: go up or down"
 OBSERVATIONS = ["row 0 you see: a hole", "  row 1 column 2!\n", "you see a goal", "wall", "turn 4"]
@@ -25,18 +25,6 @@ APPENDING = sorted(
     | {"qwen3_instruct_2507", "smolvlm"}
 )
 """Templates whose every prompt continues the last one, if answers hold no thinking."""
-
-
-def rendering(tokenizer, template, messages):
-    """The template's own text, with the system message and the content where the template wants them."""
-    shown = [dict(message) for message in messages]
-    if template in NO_SYSTEM and shown[0]["role"] == "system":
-        head = shown.pop(0)
-        shown[0]["content"] = head["content"] + "\n\n" + shown[0]["content"]
-    if template in IN_PARTS:
-        for message in shown:
-            message["content"] = [{"type": "text", "text": message["content"]}]
-    return tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=True)
 
 
 def encode(tokenizer, text):
