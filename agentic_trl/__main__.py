@@ -11,7 +11,8 @@ import rich
 
 from agentic_trl.assets import tiny_policy
 from agentic_trl.environments.base import ActionFormat
-from agentic_trl.environments.registry import EnvSpec, env_spec, registered_envs
+from agentic_trl.environments.registry import env_spec, registered_envs
+from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.rollout.chat import WindowHistory, full_history
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings

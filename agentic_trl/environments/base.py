@@ -76,6 +76,14 @@ class ActionFormat:
             f"{ways or f'<{self.tag}>{self.syntax}</{self.tag}>'}{legal}."
         )
 
+    def write(self, action: str) -> str:
+        """Return an answer that is an action and nothing else.
+
+        Args:
+            action: What ``step`` is to receive.
+        """
+        return action if self.whole or self.tags else f"<{self.tag}>{action}</{self.tag}>"
+
     def split(self, action: str) -> tuple[str, str]:
         """Return the name of the tag and the stripped content of an action of a format with ``tags``.
 
@@ -210,3 +218,28 @@ class Environment(Protocol):
     def step(self, action: str) -> StepResult:
         """Carry out an action; see ``TextEnv.step``."""
         ...
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A scripted policy that knows a way to the goal."""
+
+    def act(self, environment: Any) -> str:
+        """Return the next action.
+
+        Args:
+            environment: An environment with a running episode.
+        """
+        ...
+
+
+class OwnOracle:
+    """The scripted policy of an environment that has a method ``oracle``."""
+
+    def act(self, environment: Any) -> str:
+        """Return the next action.
+
+        Args:
+            environment: An environment with a running episode, built so that it knows the way.
+        """
+        return str(environment.oracle())

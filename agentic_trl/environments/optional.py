@@ -7,23 +7,30 @@ installs it.
 from typing import Any
 
 _ADAPTERS = "agentic_trl.environments.adapters"
+_OWN = "agentic_trl.environments.base:OwnOracle"
 
 OPTIONAL: dict[str, dict[str, Any]] = {
     "ScienceWorld-v1": {
         "entry_point": f"{_ADAPTERS}.scienceworld:ScienceWorld",
         "extra": "scienceworld",
+        "oracle": _OWN,
+        "oracle_kwargs": {"gold_path": True},
         "max_turns": 100,
         "description": "Carry out one of 30 kinds of science experiments in a simulated house.",
     },
     "ALFWorld-v1": {
         "entry_point": f"{_ADAPTERS}.alfworld:ALFWorld",
         "extra": "alfworld",
+        "oracle": _OWN,
+        "oracle_kwargs": {"solution": True},
         "max_turns": 50,
         "description": "Fulfil a household task.",
     },
     "TextWorld-v1": {
         "entry_point": f"{_ADAPTERS}.textworld:TextWorld",
         "extra": "textworld",
+        "oracle": _OWN,
+        "oracle_kwargs": {"solution": True},
         "max_turns": 50,
         "description": "Play a text adventure that is made to order.",
     },

@@ -6,146 +6,15 @@ strings, which are resolved when an environment is built.
 
 import difflib
 import functools
-import pkgutil
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from agentic_trl.environments.base import Environment, TextEnv
+from agentic_trl.environments.base import Environment
 from agentic_trl.environments.built_in import BUILT_IN
 from agentic_trl.environments.optional import OPTIONAL
-
-EntryPoint = Callable[..., Any] | str
-"""What builds an environment: a class, a factory, or a string ``"module:Class"``."""
-
-DEFAULT_MAX_TURNS = 10
-"""Turns per episode of a class or factory that is not registered."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnvSpec:
-    """How to build an environment, and what a rollout needs to know about it."""
-
-    id: str
-    """Name, not empty."""
-    entry_point: EntryPoint
-    """A class, a factory, or ``"module:Class"``."""
-    max_turns: int = DEFAULT_MAX_TURNS
-    """Turns after which an episode is cut, 1 or more."""
-    success_threshold: float = 1.0
-    """Summed reward from which a finished episode counts as a success, in units of reward."""
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments for the entry point."""
-    description: str = ""
-    """One line for people."""
-    extra: str | None = None
-    """Extra of this package that the environment needs; ``None`` if the package alone will do."""
-    oracle: str | None = None
-    """``"module:Class"`` of a scripted policy whose ``act(environment)`` gives the next action."""
-
-    def __post_init__(self) -> None:
-        if not self.id:
-            raise ValueError("Got an empty environment id; give a name such as 'FrozenLake-v1'.")
-        if self.max_turns < 1:
-            raise ValueError(
-                f"Environment {self.id!r} got max_turns={self.max_turns}, expected 1 or more; "
-                "give the number of turns after which an episode is cut."
-            )
-        if isinstance(self.entry_point, str) and self.entry_point.count(":") != 1:
-            raise ValueError(
-                f"Environment {self.id!r} got the entry point {self.entry_point!r}, expected "
-                "'module:Class'; put one colon between the module and the name inside it."
-            )
-
-    def load(self) -> Callable[..., Any]:
-        """Return the class or factory, importing its module if the entry point is a string.
-
-        Returns:
-            What builds the environment.
-
-        Raises:
-            ImportError: If the module, or the name inside it, cannot be imported.
-            TypeError: If a class lacks ``reset`` or ``step``, or what was found cannot be called.
-        """
-        entry: Any = self.entry_point
-        if isinstance(entry, str):
-            try:
-                entry = pkgutil.resolve_name(entry)
-            except (ImportError, AttributeError) as error:
-                missing = f" (pip install 'agentic-trl[{self.extra}]')" if self.extra else ""
-                raise ImportError(
-                    f"The entry point {entry!r} of environment {self.id!r} cannot be imported: "
-                    f"{error}. Install what the module needs{missing}, or correct the string."
-                ) from error
-        return _require_builder(entry, self.id)
-
-    def make(self, **kwargs: Any) -> Environment:
-        """Build a fresh environment.
-
-        Args:
-            **kwargs: Arguments for the entry point; they win over those of the spec.
-
-        Returns:
-            A new environment.
-
-        Raises:
-            ImportError: If the entry point cannot be imported.
-            TypeError: If what was built lacks ``reset`` or ``step``.
-        """
-        environment = self.load()(**{**self.kwargs, **kwargs})
-        if not isinstance(environment, Environment):
-            raise TypeError(
-                f"Environment {self.id!r} built an object of type {type(environment).__name__}, "
-                "expected one with the methods `reset` and `step`; define them, or subclass TextEnv."
-            )
-        return environment
-
-    def make_tasks(self, count: int, split: str) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of the environment's own tasks.
-
-        Args:
-            count: Number of tasks, 0 or more.
-            split: ``"train"`` or ``"eval"``.
-
-        Returns:
-            What the class's ``make_tasks`` gives if the entry point is a ``TextEnv``; rows of a
-            ``seed`` alone otherwise.
-
-        Raises:
-            ImportError: If the entry point cannot be imported.
-            TypeError: If a class lacks ``reset`` or ``step``.
-            ValueError: If the environment has fewer distinct tasks, or does not know the split.
-        """
-        entry = self.load()
-        source = entry if isinstance(entry, type) and issubclass(entry, TextEnv) else TextEnv
-        return source.make_tasks(count, split=split, **self.kwargs)
-
-
-def _require_builder(entry: Any, name: str) -> Callable[..., Any]:
-    """Return ``entry`` if it can build an environment.
-
-    Raises:
-        TypeError: If it cannot; the sentence says what to pass.
-    """
-    if isinstance(entry, type) and not issubclass(entry, Environment):
-        raise TypeError(
-            f"Got the class {entry.__name__} as environment {name!r}, expected one with the "
-            "methods `reset` and `step`; define both, or subclass TextEnv."
-        )
-    if isinstance(entry, Environment) and not isinstance(entry, type):
-        raise TypeError(
-            f"Got an instance of {type(entry).__name__} as environment {name!r}, expected its class "
-            "or a factory, since every episode needs a fresh one; pass the class itself."
-        )
-    if not callable(entry):
-        raise TypeError(
-            f"Got an object of type {type(entry).__name__} as environment {name!r}, which has no "
-            "`reset` and `step`; pass a registered id, a class with both methods, or a factory."
-        )
-    builder: Callable[..., Any] = entry
-    return builder
-
+from agentic_trl.environments.spec import EntryPoint, EnvSpec, require_builder
 
 _REGISTRY: dict[str, EnvSpec] = {}
 
@@ -159,6 +28,7 @@ def register_env(
     description: str = "",
     extra: str | None = None,
     oracle: str | None = None,
+    oracle_kwargs: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> EnvSpec:
     """Give an environment a name; the same registration twice is allowed.
@@ -171,6 +41,7 @@ def register_env(
         description: One line for people.
         extra: Extra of this package that the environment needs.
         oracle: ``"module:Class"`` of a scripted policy, as in ``EnvSpec``.
+        oracle_kwargs: Arguments for the entry point without which the oracle does not work.
         **kwargs: Arguments for the entry point.
 
     Returns:
@@ -180,10 +51,10 @@ def register_env(
         TypeError: If the entry point is an instance or a class without ``reset`` and ``step``.
         ValueError: If the name is taken by other content, or an argument is out of range.
     """
-    more = (description, extra, oracle)
+    more = (description, extra, oracle, dict(oracle_kwargs or {}))
     spec = EnvSpec(id, entry_point, max_turns, success_threshold, kwargs, *more)
     if not isinstance(entry_point, str):
-        _require_builder(entry_point, id)
+        require_builder(entry_point, id)
     known = _REGISTRY.setdefault(id, spec)
     if known != spec:
         raise ValueError(
@@ -269,7 +140,7 @@ def resolve_environment(
     if isinstance(environment, functools.partial) and not environment.args:
         # Taken apart, so that the class inside can supply its own tasks.
         return resolve_environment(environment.func, {**environment.keywords, **arguments})
-    builder = _require_builder(environment, _name_of(environment))
+    builder = require_builder(environment, _name_of(environment))
     registered = [spec for spec in _REGISTRY.values() if _builds(spec, builder)]
     if len(registered) == 1:
         return replace(registered[0], id=_name_of(builder), entry_point=builder, kwargs=arguments)

@@ -8,7 +8,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import StopStringCriteria
 
-from agentic_trl.environments.registry import EnvSpec
+from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.rollout.chat import ChatFormat, History, full_history
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Engine, EngineFactory, Sampling

@@ -6,7 +6,8 @@ from typing import Any
 from datasets import Dataset
 
 from agentic_trl.environments.base import TextEnv
-from agentic_trl.environments.registry import EnvSpec, resolve_environment
+from agentic_trl.environments.registry import resolve_environment
+from agentic_trl.environments.spec import EnvSpec
 
 
 def resolve_environments(environment: Any, kwargs: Any) -> dict[str, EnvSpec]:

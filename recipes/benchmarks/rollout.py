@@ -18,6 +18,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -28,6 +29,7 @@ from timing import print_json, print_table
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from trl import GRPOConfig, GRPOTrainer
 
+from agentic_trl.environments.base import ActionFormat
 from agentic_trl.rollout.chat import ChatFormat
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Request, Sampling
@@ -40,7 +42,9 @@ SMOLLM2 = Path.home() / ".cache/agentic_trl/smollm2/model"
 
 
 class Chatter:
-    """Says the same number of words every turn and never ends."""
+    """Says the same number of words every turn, whatever it hears, and never ends."""
+
+    action_format = ActionFormat(whole=True)
 
     def __init__(self, words: int, first: int, tag: str = "") -> None:
         """Take the numbers of words of an observation and of the first one."""
@@ -216,6 +220,8 @@ def compare(bench: Bench, turns: int, *, group: bool, repeat: int) -> dict[str, 
         seconds["ours"].append(perf_counter() - began)
         print(f"{turns} turns: ours {seconds['ours'][-1]:.1f} s", flush=True)
         requests.sort(key=lambda one: len(one.context_ids))
+        contexts = [len(one.context_ids) for one in requests[::EPISODES]]
+        assert all(b - a == SAMPLED + OBSERVED for a, b in pairwise(contexts)), contexts
         for arm, run in (("bare", bench.bare), ("TRL", bench.way_of_trl)):
             gc.collect()
             began = perf_counter()

@@ -17,7 +17,6 @@ import ast
 import dataclasses
 import functools
 import pathlib
-import pkgutil
 import subprocess
 import sys
 
@@ -27,13 +26,13 @@ from agentic_trl.environments import registry
 from agentic_trl.environments.base import EVAL_SEED_OFFSET, TextEnv
 from agentic_trl.environments.frozen_lake import FrozenLake
 from agentic_trl.environments.registry import (
-    EnvSpec,
     env_spec,
     make_env,
     register_env,
     registered_envs,
     resolve_environment,
 )
+from agentic_trl.environments.spec import EnvSpec
 
 
 class Echo:
@@ -79,6 +78,7 @@ def test_import_loads_no_environment():
         "agentic_trl.environments.built_in",
         "agentic_trl.environments.optional",
         "agentic_trl.environments.registry",
+        "agentic_trl.environments.spec",
     ]
 
 
@@ -91,7 +91,7 @@ def test_every_built_in_can_be_built():
         assert spec.description
         assert isinstance(spec.load(), type)
         if spec.oracle is not None:
-            assert callable(pkgutil.resolve_name(spec.oracle).act)
+            assert callable(spec.make_oracle().act)
 
 
 def test_missing_module_names_the_extra():
@@ -112,9 +112,10 @@ def test_register_and_make():
         description="d",
         extra="e",
         oracle="o:O",
+        oracle_kwargs={"word": "c"},
         word="a",
     )
-    assert spec == EnvSpec("Echo-v1", Echo, 3, 0.5, {"word": "a"}, "d", "e", "o:O")
+    assert spec == EnvSpec("Echo-v1", Echo, 3, 0.5, {"word": "a"}, "d", "e", "o:O", {"word": "c"})
     assert env_spec("Echo-v1") == spec
     assert registered_envs() == tuple(sorted(["Echo-v1", *set(registered_envs()) - {"Echo-v1"}]))
     first, second = make_env("Echo-v1"), make_env("Echo-v1")

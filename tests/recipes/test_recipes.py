@@ -26,7 +26,12 @@ from recipes import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 LAKE = RECIPES / "frozen_lake"
-FOLDERS = {"frozen_lake": "FrozenLake-v1", "sudoku": "Sudoku-v1", "webshop": "WebShop-v1"}
+FOLDERS = {
+    "frozen_lake": "FrozenLake-v1",
+    "sokoban": "Sokoban-v1",
+    "sudoku": "Sudoku-v1",
+    "webshop": "WebShop-v1",
+}
 """Folders of recipes and their environment."""
 FILES = sorted(path for folder in FOLDERS for path in RECIPES.glob(f"{folder}/*.yaml"))
 START_BAND = (0.3, 0.5)
@@ -81,9 +86,15 @@ def test_recipe_trains_the_tiny_policy_for_a_step(path, tmp_path):
     assert trainer.state.log_history[0]["turns/mean"] == 2
 
 
+def test_every_folder_of_recipes_is_tested():
+    elsewhere = {"search_qa", "medical_qa", "scienceworld", "alfworld", "textworld"}
+    found = {path.parent.name for path in RECIPES.rglob("*.yaml")} - {"accelerate"}
+    assert found == set(FOLDERS) | elsewhere
+
+
 def test_environments_have_as_many_tasks_as_the_recipes_ask_for():
     asked = {}
-    for path in (path for path in FILES if path.parent != LAKE):
+    for path in FILES:
         written = yaml.safe_load(path.read_text())
         kwargs = json.dumps(written.get("environment_kwargs", {}))
         for split in ("train", "eval"):

@@ -1,0 +1,124 @@
+"""Episodes of an environment's oracle, in the very tokens that a policy would see and say.
+
+A model can be taught with them before it is trained by reward. Contract: the episodes go through the
+rollout that training uses, so that prompts, limits, history and stop reasons are the same; each answer is
+the oracle's action as the environment's format writes it, without reasoning, and the end-of-turn token.
+``supervised_examples`` gives the rows of a data set for TRL's ``SFTTrainer``: the loss is taken at the
+tokens of the answers alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from agentic_trl.batching import build_rows
+from agentic_trl.environments.base import Environment, Oracle
+from agentic_trl.environments.spec import EnvSpec
+from agentic_trl.rollout.chat import ChatFormat
+from agentic_trl.rollout.engines.base import Request, Sample
+from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
+from agentic_trl.rollout.setup import read_setup
+from agentic_trl.types import Trajectory
+
+
+def demonstrate(
+    spec: EnvSpec,
+    tasks: Sequence[Mapping[str, Any]],
+    *,
+    tokenizer: Any,
+    settings: RolloutSettings,
+    seed: int = 0,
+) -> list[Trajectory]:
+    """Play tasks with the environment's oracle.
+
+    Args:
+        spec: An environment that has an oracle.
+        tasks: Dataset rows.
+        tokenizer: Tokenizer of the model that is to learn, with a chat template.
+        settings: How episodes are played; sampling, stop strings and workers have no part here.
+        seed: Seed of the episodes' noise.
+
+    Returns:
+        A trajectory for each task, in order; an oracle may fail where the environment is random, and an
+        episode may be cut by a limit. The log-probabilities are zero.
+
+    Raises:
+        ValueError: If the environment has no oracle, or the settings prefill answers.
+    """
+    if settings.response_prefill:
+        raise ValueError(
+            f"response_prefill: got {settings.response_prefill!r}, expected '' for demonstrations, whose "
+            "answers hold nothing but an action; leave it empty, or write the answers yourself."
+        )
+    environment = spec.make(**spec.oracle_kwargs)
+    alone = replace(spec, entry_point=lambda: environment, kwargs={})
+    inline = replace(settings, env_workers=0, env_timeout=None, env_retries=0, stop_strings=())
+    end = tokenizer.eos_token_id
+    manager = RolloutManager(
+        {"": alone},
+        inline,
+        tokenizer=tokenizer,
+        stop_ids=frozenset({end}),
+        engine=lambda model, sampling: _Answers(spec.make_oracle(), environment, manager.chat, end),
+    )
+    starts = [
+        manager.start(task, group=index, member=0, seed=(seed, index))
+        for index, task in enumerate(tasks)
+    ]
+    with closing(manager):
+        return manager.play(nn.Identity(), starts)
+
+
+def supervised_examples(trajectories: Sequence[Trajectory]) -> list[dict[str, list[int]]]:
+    """Return what a model is to imitate.
+
+    Args:
+        trajectories: Episodes, successful ones as a rule.
+
+    Returns:
+        For each sequence of a trajectory (one, or one per turn where the history is a window)
+        ``input_ids`` and ``completion_mask``, 1 at the tokens of the answers.
+    """
+    return [
+        {
+            "input_ids": row.input_ids.tolist(),
+            "completion_mask": (row.turn_of_token >= 0).long().tolist(),
+        }
+        for row in build_rows(trajectories)
+    ]
+
+
+@dataclass(slots=True)
+class _Answers:
+    """An engine whose answers are the oracle's; one episode at a time, in the one environment that it looks at."""
+
+    oracle: Oracle
+    environment: Environment
+    chat: ChatFormat
+    end: int
+    slots: int | None = 1
+    collective: bool = False
+    waiting: list[Request] = field(default_factory=list)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.waiting += requests
+
+    def advance(self) -> list[tuple[int, Sample]]:
+        requests, self.waiting = self.waiting, []
+        return [(one.episode, self._answer(one)) for one in requests]
+
+    def release(self, episode: int) -> None:
+        del episode
+
+    def finish(self) -> None:
+        self.waiting = []
+
+    def _answer(self, request: Request) -> Sample:
+        action_format = read_setup(self.environment).action_format
+        text = action_format.write(self.oracle.act(self.environment))
+        ids = (*self.chat.encode(text, first=False), self.end)
+        said = ids[: request.max_new_tokens]
+        return Sample(ids=said, logprobs=(0.0,) * len(said), truncated=len(said) < len(ids))

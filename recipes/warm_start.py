@@ -1,0 +1,137 @@
+"""Teaches a model an environment's actions from its oracle's episodes, before it is trained by reward.
+
+    accelerate launch recipes/warm_start.py --config recipes/scienceworld/planpo-smollm2.yaml \
+        --model HuggingFaceTB/SmolLM2-135M-Instruct --output_dir outputs/scienceworld/warm-start
+
+The recipe supplies the environment, its training tasks, history and limits, and the LoRA settings. The oracle
+plays the first ``--episodes`` training tasks; the model learns the tokens of its successful answers with TRL's
+``SFTTrainer`` and goes to ``output_dir``, an adapter merged into it. A weak model gets some successes this
+way, without which there is no reward to learn from. Flags other than those of ``--help`` change the recipe.
+"""
+
+import argparse
+import os
+import sys
+from contextlib import suppress
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset
+from train import Parsed, UsageError, parse
+from transformers import AutoConfig, AutoTokenizer
+from trl import SFTConfig, SFTTrainer, get_peft_config
+
+from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
+from agentic_trl.trainers.arguments import rollout_settings
+from agentic_trl.trainers.tasks import resolve_environments, task_dataset
+
+
+def main() -> None:
+    """Demonstrate and imitate; leave with code 2 and a sentence if the recipe or a flag is wrong."""
+    options, flags = parser().parse_known_args()
+    try:
+        parsed = parse(["--config", options.config, *flags])
+        examples = examples_of(options, parsed)
+    except (ImportError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    _, args, model = parsed
+    accelerated = torch.accelerator.is_available()
+    config = SFTConfig(
+        options.output_dir,
+        num_train_epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        per_device_train_batch_size=options.batch_size,
+        lr_scheduler_type="cosine",
+        warmup_steps=0.1,
+        max_length=None,
+        completion_only_loss=True,
+        gradient_checkpointing=bool(args.activation_checkpointing),
+        bf16=accelerated,
+        use_cpu=not accelerated,
+        seed=args.seed,
+        logging_steps=5,
+        save_strategy="no",
+        report_to="none",
+        model_init_kwargs={"dtype": model.dtype},
+    )
+    trainer = SFTTrainer(
+        options.model,
+        config,
+        train_dataset=Dataset.from_list(examples),
+        peft_config=get_peft_config(model),
+    )
+    trainer.train()
+    if trainer.is_world_process_zero():
+        learned = trainer.accelerator.unwrap_model(trainer.model)
+        merged = learned.merge_and_unload() if model.use_peft else learned
+        merged.save_pretrained(options.output_dir)
+        trainer.processing_class.save_pretrained(options.output_dir)
+        print(f"model: {options.output_dir}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags that are not the recipe's."""
+    made = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument("--config", required=True, help="a recipe")
+    made.add_argument("--model", required=True, help="name or path of the model to start from")
+    made.add_argument("--output_dir", required=True)
+    made.add_argument("--episodes", type=int, default=64, help="training tasks that are shown")
+    made.add_argument("--epochs", type=float, default=2)
+    made.add_argument("--learning_rate", type=float, default=2e-4)
+    made.add_argument("--batch_size", type=int, default=4, help="sequences a step and process")
+    return made
+
+
+def examples_of(options: argparse.Namespace, parsed: Parsed) -> list[dict[str, list[int]]]:
+    """Return the sequences to imitate, the same on every process.
+
+    Args:
+        options: The flags.
+        parsed: The recipe.
+
+    Raises:
+        UsageError: If no episode succeeded.
+    """
+    recipe, args, _ = parsed
+    shared: list[list[dict[str, list[int]]]] = [[]]
+    if PartialState().is_main_process:
+        specs = resolve_environments(recipe.environment, args.environment_kwargs)
+        (spec,) = specs.values()
+        limit = None
+        with suppress(AttributeError):
+            limit = AutoConfig.from_pretrained(options.model).max_position_embeddings
+        trajectories = demonstrate(
+            spec,
+            list(task_dataset(specs, options.episodes, "train")),
+            tokenizer=AutoTokenizer.from_pretrained(options.model),
+            settings=rollout_settings(args, context_limit=limit),
+            seed=args.seed,
+        )
+        solved = [one for one in trajectories if one.success]
+        turns = sum(len(one.turns) for one in solved)
+        shared = [supervised_examples(solved)]
+        print(
+            f"{len(solved)} of {len(trajectories)} demonstrations succeeded: {turns} turns, "
+            f"{sum(one.sampled_tokens for one in solved)} tokens to imitate among "
+            f"{sum(len(one['input_ids']) for one in shared[0])} in {len(shared[0])} sequences",
+            flush=True,
+        )
+    (examples,) = broadcast_object_list(shared)
+    if not examples:
+        raise UsageError(
+            "No demonstration succeeded, so there is nothing to imitate. Raise the recipe's max_turns, "
+            "max_completion_length or max_context_tokens, or --episodes."
+        )
+    return list(examples)
+
+
+if __name__ == "__main__":
+    main()

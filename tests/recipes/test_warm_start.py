@@ -1,0 +1,95 @@
+"""The warm start: it demonstrates with the recipe's environment, teaches the answers, and saves one plain model.
+
+Mutations seen red: <see below>
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentic_trl import tiny_policy
+from agentic_trl.environments.registry import env_spec
+from agentic_trl.rollout.chat import WindowHistory
+from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
+from agentic_trl.rollout.manager import RolloutSettings
+from agentic_trl.rollout.start import Limits
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+LAKE = RECIPES / "frozen_lake" / "planpo.yaml"
+
+
+def warm_start(*arguments):
+    return subprocess.run(
+        [sys.executable, str(RECIPES / "warm_start.py"), *map(str, arguments)],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    """Answers of the oracle to maps that no training task has."""
+    spec = env_spec("FrozenLake-v1")
+    settings = RolloutSettings(limits=Limits(max_tokens_per_turn=40), history=WindowHistory(0))
+    played = demonstrate(
+        spec,
+        spec.make_tasks(16, "eval"),
+        tokenizer=AutoTokenizer.from_pretrained(tiny_policy()),
+        settings=settings,
+    )
+    return supervised_examples(played)
+
+
+@torch.no_grad()
+def nats(folder, examples):
+    """Mean negative log-likelihood of the tokens to imitate."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    total, count = 0.0, 0
+    for one in examples:
+        ids, mask = torch.tensor(one["input_ids"]), torch.tensor(one["completion_mask"])
+        scores = model(ids[None]).logits[0, :-1].log_softmax(-1)
+        taken = scores.gather(1, ids[1:, None])[:, 0][mask[1:] == 1]
+        total, count = total - taken.sum().item(), count + len(taken)
+    return total / count
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_model_learns_to_answer_held_out_prompts(tmp_path, held_out, lora):
+    adapter = ("--use_peft", "true", "--lora_r", 16, "--lora_target_modules", "all-linear")
+    done = warm_start(
+        *("--config", LAKE, "--model", tiny_policy(), "--output_dir", tmp_path),
+        *("--episodes", 48, "--epochs", 2, "--learning_rate", 5e-3 if lora else 5e-4),
+        *(adapter if lora else ()),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "48 of 48 demonstrations succeeded" in done.stdout
+    assert not (tmp_path / "adapter_model.safetensors").exists()
+    assert nats(tmp_path, held_out) < 0.7 * nats(tiny_policy(), held_out)
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--environment", "Tools-v1"], "'Tools-v1' has no oracle, expected one that"),
+        (["--max_completion_length", "2"], "No demonstration succeeded, so there is nothing"),
+        (["--learning_rte", "1"], "command line sets 'learning_rte'"),
+    ],
+)
+def test_a_mistake_is_a_sentence(tmp_path, flags, sentence):
+    done = warm_start(
+        *("--config", LAKE, "--model", tiny_policy(), "--output_dir", tmp_path / "out"),
+        *("--episodes", 2, *flags),
+    )
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert not (tmp_path / "out").exists()
