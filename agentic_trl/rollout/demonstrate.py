@@ -53,6 +53,7 @@ def demonstrate(
             f"response_prefill: got {settings.response_prefill!r}, expected '' for demonstrations, whose "
             "answers hold nothing but an action; leave it empty, or write the answers yourself."
         )
+    oracle = spec.make_oracle()
     environment = spec.make(**spec.oracle_kwargs)
     alone = replace(spec, entry_point=lambda: environment, kwargs={})
     inline = replace(settings, env_workers=0, env_timeout=None, env_retries=0, stop_strings=())
@@ -62,7 +63,7 @@ def demonstrate(
         inline,
         tokenizer=tokenizer,
         stop_ids=frozenset({end}),
-        engine=lambda model, sampling: _Answers(spec.make_oracle(), environment, manager.chat, end),
+        engine=lambda model, sampling: _Answers(oracle, environment, manager.chat, end),
     )
     starts = [
         manager.start(task, group=index, member=0, seed=(seed, index))

@@ -77,8 +77,8 @@ def test_import_loads_no_environment():
         "agentic_trl.environments.base",
         "agentic_trl.environments.built_in",
         "agentic_trl.environments.optional",
-        "agentic_trl.environments.registry",
         "agentic_trl.environments.spec",
+        "agentic_trl.environments.registry",
     ]
 
 
