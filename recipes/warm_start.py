@@ -12,7 +12,6 @@ way, without which there is no reward to learn from. Flags other than those of `
 import argparse
 import os
 import sys
-from contextlib import suppress
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
@@ -105,14 +104,12 @@ def examples_of(options: argparse.Namespace, parsed: Parsed) -> list[dict[str, l
     if PartialState().is_main_process:
         specs = resolve_environments(recipe.environment, args.environment_kwargs)
         (spec,) = specs.values()
-        limit = None
-        with suppress(AttributeError):
-            limit = AutoConfig.from_pretrained(options.model).max_position_embeddings
+        text_model = AutoConfig.from_pretrained(options.model).get_text_config()
         trajectories = demonstrate(
             spec,
             list(task_dataset(specs, options.episodes, "train")),
             tokenizer=AutoTokenizer.from_pretrained(options.model),
-            settings=rollout_settings(args, context_limit=limit),
+            settings=rollout_settings(args, context_limit=text_model.max_position_embeddings),
             seed=args.seed,
         )
         solved = [one for one in trajectories if one.success]

@@ -3,7 +3,6 @@ and their oracles supply a warm start.
 """
 
 import pytest
-import yaml
 
 from agentic_trl.environments.adapters.alfworld_houses import write_houses
 from agentic_trl.environments.registry import resolve_environment
@@ -11,7 +10,8 @@ from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.trainers.arguments import rollout_settings
 from recipes import train
 from tests.envs.playing import chat
-from tests.recipes.test_adapter_recipes import FILES, FOLDERS, RECIPES
+from tests.recipes.running import RECIPES, train_for_a_step
+from tests.recipes.test_adapter_recipes import FILES, FOLDERS
 
 # TRL itself sets the old name.
 pytestmark = [
@@ -28,17 +28,11 @@ def houses(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_recipe_trains_for_a_step(path, tmp_path):
-    written = yaml.safe_load(path.read_text())
-    flags = {"model_name_or_path": "tiny", "output_dir": tmp_path, "max_steps": 1, "max_turns": 2}
-    flags |= {"per_device_train_batch_size": 2, "num_train_tasks": 2, "num_eval_tasks": 2}
-    flags |= {"num_generations": min(2, written["num_generations"]), "max_completion_length": 4}
-    flags |= {"max_context_tokens": 8192, "eval_strategy": "no", "save_strategy": "no"}
-    flags |= {"use_cpu": True, "bf16": False, "lora_r": 4}
-    line = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
-    trainer = train.build(*train.parse(["--config", str(path), *line]))
-    trainer.train()
+    cpu = {"use_cpu": True, "bf16": False, "lora_r": 4}
+    # Fewer tasks, since games are made; a prompt with all choices is long.
+    more = {"num_train_tasks": 2, "num_eval_tasks": 2, "max_context_tokens": 8192}
+    trainer = train_for_a_step(path, tmp_path, **cpu, **more)
     (log,) = [log for log in trainer.state.log_history if "success_rate" in log]
-    assert trainer.state.global_step == 1
     assert log["stop/environment_error"] == 0
     assert 1 <= log["turns/mean"] <= 2
 

@@ -4,7 +4,6 @@
 """
 
 import inspect
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,11 +11,11 @@ import yaml
 from agentic_trl.environments.registry import env_spec
 from agentic_trl.trainers.checks import check_environment_run
 from recipes import train
+from tests.recipes.running import RECIPES
 
 # TRL itself sets the old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 FOLDERS = {
     "scienceworld": "ScienceWorld-v1",
     "alfworld": "ALFWorld-v1",

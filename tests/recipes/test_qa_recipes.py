@@ -6,10 +6,6 @@ Mutations seen red: a recipe with ``top_k`` for ``topk``; tasks of ``make_tasks`
 
 import inspect
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,11 +13,11 @@ import yaml
 from agentic_trl.environments.registry import env_spec
 from agentic_trl.trainers.checks import check_environment_run
 from recipes import train
+from tests.recipes.running import RECIPES, launch, words
 
 # TRL itself sets the old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = {
     "model_name_or_path": "tiny",
     "dtype": "float32",
@@ -72,17 +68,7 @@ def test_recipe_parses_and_is_accepted(path):
 )
 def test_a_step_runs(recipe, episodes, tmp_path):
     flags = SMALL | {"num_generations": episodes, "output_dir": tmp_path}
-    done = subprocess.run(
-        [
-            *(sys.executable, str(RECIPES / "train.py"), "--config", f"{RECIPES / recipe}.yaml"),
-            *(text for key, value in flags.items() for text in (f"--{key}", str(value))),
-        ],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = launch("train.py", "--config", f"{RECIPES / recipe}.yaml", *words(flags))
     assert done.returncode == 0, done.stderr
     numbers = json.loads((tmp_path / "metrics.json").read_text())
     assert [one["step"] for one in numbers["history"]] == [1]

@@ -1,8 +1,6 @@
 """The recipes: each parses, the comparison is fair, mistakes are named, the embedded policy is as stated."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,8 +21,8 @@ from agentic_trl.rollout.pool import Environments
 from agentic_trl.rollout.start import Limits, Start
 from agentic_trl.trainers.checks import check_environment_run
 from recipes import train
+from tests.recipes.running import RECIPES, launch, train_for_a_step
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 LAKE = RECIPES / "frozen_lake"
 FOLDERS = {
     "frozen_lake": "FrozenLake-v1",
@@ -39,17 +37,6 @@ START_BAND = (0.3, 0.5)
 
 # TRL itself sets the old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
-
-
-def run(*arguments, timeout=300):
-    return subprocess.run(
-        [sys.executable, str(RECIPES / "train.py"), *map(str, arguments)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
 
 
 def name_of(path):
@@ -73,15 +60,7 @@ def test_recipe_parses_and_is_accepted(path):
 @pytest.mark.trainer
 @pytest.mark.parametrize("path", [path for path in FILES if path.parent != LAKE], ids=name_of)
 def test_recipe_trains_the_tiny_policy_for_a_step(path, tmp_path):
-    written = yaml.safe_load(path.read_text())
-    flags = {"model_name_or_path": "tiny", "output_dir": tmp_path, "max_steps": 1, "max_turns": 2}
-    flags |= {"per_device_train_batch_size": 2, "num_train_tasks": 4, "num_eval_tasks": 4}
-    flags |= {"num_generations": min(2, written["num_generations"]), "max_completion_length": 4}
-    flags |= {"max_context_tokens": 2048, "eval_strategy": "no", "save_strategy": "no"}
-    line = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
-    trainer = train.build(*train.parse(["--config", str(path), *line]))
-    trainer.train()
-    assert trainer.state.global_step == 1
+    trainer = train_for_a_step(path, tmp_path)
     assert any("success_rate" in log for log in trainer.state.log_history)
     assert trainer.state.log_history[0]["turns/mean"] == 2
 
@@ -195,7 +174,8 @@ def test_embedded_policy_starts_in_the_stated_band():
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["planpo", "grpo"])
 def test_train_runs_end_to_end(method, tmp_path):
-    done = run(
+    done = launch(
+        "train.py",
         *("--config", LAKE / f"{method}.yaml", "--output_dir", tmp_path, "--max_steps", 2),
         *("--per_device_train_batch_size", 16, "--num_eval_tasks", 16, "--num_train_tasks", 64),
         *("--logging_steps", 1),

@@ -3,11 +3,6 @@
 Mutations seen red: the adapter saved unmerged; unsolved demonstrations kept; the tokenizer not saved.
 """
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -18,20 +13,9 @@ from agentic_trl.rollout.chat import WindowHistory
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.start import Limits
+from tests.recipes.running import RECIPES, launch
 
-RECIPES = Path(__file__).parents[2] / "recipes"
 LAKE = RECIPES / "frozen_lake" / "planpo.yaml"
-
-
-def warm_start(*arguments):
-    return subprocess.run(
-        [sys.executable, str(RECIPES / "warm_start.py"), *map(str, arguments)],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +49,8 @@ def nats(folder, examples):
 @pytest.mark.parametrize("lora", [False, True])
 def test_the_model_learns_to_answer_held_out_prompts(tmp_path, held_out, lora):
     adapter = ("--use_peft", "true", "--lora_r", 16, "--lora_target_modules", "all-linear")
-    done = warm_start(
+    done = launch(
+        "warm_start.py",
         *("--config", LAKE, "--model", tiny_policy(), "--output_dir", tmp_path),
         *("--episodes", 48, "--epochs", 2, "--learning_rate", 5e-3 if lora else 5e-4),
         *(adapter if lora else ()),
@@ -86,7 +71,8 @@ def test_the_model_learns_to_answer_held_out_prompts(tmp_path, held_out, lora):
     ],
 )
 def test_a_mistake_is_a_sentence(tmp_path, flags, sentence):
-    done = warm_start(
+    done = launch(
+        "warm_start.py",
         *("--config", LAKE, "--model", tiny_policy(), "--output_dir", tmp_path / "out"),
         *("--episodes", 2, *flags),
     )
