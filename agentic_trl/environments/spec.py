@@ -98,6 +98,8 @@ class EnvSpec:
         """Return a scripted policy for environments that are made with ``oracle_kwargs``.
 
         Raises:
+            AttributeError: If its module has no such class.
+            ImportError: If its module cannot be imported.
             ValueError: If the environment has none.
         """
         if self.oracle is None:
