@@ -70,8 +70,6 @@ REFUSED: dict[str, str] = {
     "train_sampling_strategy": "tasks come in the order of `shuffle_dataset`; leave it alone",
     "length_column_name": "rows are sorted by their length already; leave it alone",
     "enable_jit_checkpoint": "the signal reaches ranks at different steps; set `save_steps` instead",
-    "fsdp": "sharded parameters are not supported; use data parallelism or LoRA",
-    "fsdp_config": "sharded parameters are not supported; use data parallelism or LoRA",
     "deepspeed": "sub-batches would take an optimizer step each; use data parallelism or LoRA",
 }
 """Fields that are refused off their default, each with what to do instead."""
@@ -188,6 +186,8 @@ HONOURED: frozenset[str] = frozenset(
         "ddp_broadcast_buffers",
         "ddp_static_graph",
         "ddp_backend",
+        "fsdp",
+        "fsdp_config",
         "ddp_timeout",
         "debug",
         "skip_memory_metrics",

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from agentic_trl.trainers.sharded import own_part
+
 logger = logging.getLogger(__name__)
 
 
@@ -20,7 +22,7 @@ def guard_gradients(trainer: Any) -> None:
         FloatingPointError: If it is ``"stop"``; the weights are those of the last step.
     """
     parameters = list(trainer.trained_parameters())
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [own_part(p.grad) for p in parameters if p.grad is not None]
     if not gradients:
         return
     norms = torch.stack([norm.float() for norm in torch._foreach_norm(gradients)])

@@ -32,6 +32,7 @@ from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.credit import ADVANTAGES
 from agentic_trl.trainers.forward import to_device, token_logprobs
 from agentic_trl.trainers.reference import reference_scores
+from agentic_trl.trainers.sharded import gathered
 from agentic_trl.trainers.state import EpisodeSet
 from agentic_trl.trainers.weighting import weigh_rows
 from agentic_trl.types import TokenBatch, Trajectory, TurnTable
@@ -113,7 +114,7 @@ class GenerationSteps(GRPOTrainer):
     def _score_with_reference(self, rows: Sequence[Row]) -> tuple[list[Row], list[Tensor]]:
         """Return the rows with the reference's log-probabilities (for ``beta``), and token energies."""
         scored, energies = [], []
-        with self._reference() as reference, torch.no_grad():
+        with self._reference() as reference, gathered(reference), torch.no_grad():
             training = reference.training
             reference.eval()
             for part in self._cut(rows):
@@ -138,7 +139,7 @@ class GenerationSteps(GRPOTrainer):
         scored: list[Row] = []
         training = model.training
         model.eval()
-        with torch.no_grad():
+        with gathered(model), torch.no_grad():
             for part in self._cut(rows):
                 batch = self._batch_of(part)
                 with self.compute_loss_context_manager():

@@ -19,6 +19,7 @@ from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.engines import choose_engine, require_vllm
 from agentic_trl.trainers.mixin import EnvironmentHooks
 from agentic_trl.trainers.scores import environment as environment_reward
+from agentic_trl.trainers.sharded import prepare_reference, require_supported_ranks
 from agentic_trl.trainers.sharing import refuse_unshareable
 from agentic_trl.trainers.tasks import (
     has_text_prompts,
@@ -125,6 +126,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 reward_funcs=[environment_reward, *(one for one in given if one is not None)],
                 **trl_arguments,
             )
+        require_supported_ranks(self)
         self.beta = args.beta
         if reference is None and wanted and self.ref_model is None and not _is_peft(self.model, {}):
             reference = copy.deepcopy(self.model)
@@ -140,7 +142,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
     def _keep_reference(self, reference: nn.Module) -> None:
         """Use a frozen copy of the initial policy."""
         reference.eval().requires_grad_(False)
-        self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
+        self.ref_model = prepare_reference(reference, self.accelerator)
 
     def _start_rollouts(self, specs: Any) -> None:
         """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""

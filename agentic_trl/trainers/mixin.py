@@ -38,6 +38,7 @@ from agentic_trl.trainers.generation import GenerationSteps
 from agentic_trl.trainers.metrics import log_episodes, log_step, log_texts
 from agentic_trl.trainers.normalization import ClippingNormalizer
 from agentic_trl.trainers.scores import add_reward_functions, score_evaluation
+from agentic_trl.trainers.sharded import gathered, passes_of_all, place
 from agentic_trl.trainers.state import EpisodeSet
 from agentic_trl.trainers.traces import write_traces
 from agentic_trl.types import LossInputs, LossOutput, TokenBatch, Trajectory
@@ -103,7 +104,9 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         model = self.accelerator.unwrap_model(self.model_wrapped)
         quiet = self.args.disable_tqdm or not self.accelerator.is_main_process
         session = nullcontext() if self.is_in_train else closing(self.rollouts)
-        with session, RolloutBar(len(starts), description=description, disable=quiet) as bar:
+        bar = RolloutBar(len(starts), description=description, disable=quiet)
+        samples = nullcontext() if self.args.use_vllm else gathered(model)
+        with session, bar, samples:
             return self.rollouts.play(
                 model,
                 starts,
@@ -140,14 +143,16 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
         episodes: EpisodeSet = self._prepare_inputs(inputs)
-        rows = episodes.rows or [empty_row(self._pad_id)]
+        idle = [empty_row(self._pad_id)]
+        parts = self._cut(episodes.rows) or [idle]
+        parts += [idle] * (passes_of_all(self.accelerator, len(parts)) - len(parts))
         micros = [
             MicroBatch(
                 batch=self._batch_of(part),
                 denominator=episodes.denominator,
                 value_denominator=episodes.value_denominator,
             )
-            for part in self._cut(rows)
+            for part in parts
         ]
         total = self._backward(model, micros)
         self._step += 1
@@ -155,11 +160,11 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         return total
 
     def _backward(self, model: Any, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
-        """Forward and backward of each micro-batch; only the last one reduces over ranks."""
+        """Forward and backward of each micro-batch; only the last one reduces over ranks, but shards each."""
         total = torch.zeros((), device=self.accelerator.device)
         for index, micro in enumerate(micros):
-            last = index == len(micros) - 1
-            with nullcontext() if last else self.accelerator.no_sync(model):
+            reduces = index == len(micros) - 1 or self.accelerator.is_fsdp2
+            with nullcontext() if reduces else self.accelerator.no_sync(model):
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, micro)
                 self.accelerator.backward(loss)
@@ -247,6 +252,7 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
+        place(self)
         self.model.eval()
         repeats = self.num_generations_eval
         tasks = list(dataloader.dataset)

@@ -16,6 +16,7 @@ SCRIPTED_CASES = (
     "sorl",
     "actfocus",
 )
+SHARDED_CASES = ("accumulated", "lora_kl", "one_and_thirty", "dead_rank", "actfocus")
 LORA_CASES = ("lora_kl", "ppo_lora")
 PPO_CASES = ("ppo", "ppo_lora", "steppo_dead")
 

@@ -15,7 +15,13 @@ import torch
 from peft import LoraConfig
 
 from tests.tiny import largest_difference, make_trainer, scripted
-from tests.trainers.cases import LORA_CASES, PPO_CASES, SCRIPTED_CASES, episodes_of
+from tests.trainers.cases import (
+    LORA_CASES,
+    PPO_CASES,
+    SCRIPTED_CASES,
+    SHARDED_CASES,
+    episodes_of,
+)
 from tests.trainers.ppo_tools import make_ppo
 
 pytestmark = pytest.mark.trainer
@@ -53,14 +59,19 @@ def on_two_ranks(name, folder):
     return torch.load(folder / f"{name}.pt", weights_only=False)
 
 
-@pytest.mark.parametrize("name", SCRIPTED_CASES)
-def test_two_ranks_give_the_gradient_of_the_union(tmp_path, name):
+def alone_of(name, tmp_path):
+    """The trainer of one process on the union, when it has trained."""
     trajectories, knobs = episodes_of(name)
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"]) if name in LORA_CASES else None
     torch.manual_seed(0)
     alone = make_trainer(tmp_path / "one", cls=scripted(trajectories), peft_config=lora, **knobs)
     alone.train()
-    both = on_two_ranks(name, tmp_path)
+    return alone
+
+
+@pytest.mark.parametrize("name", SCRIPTED_CASES)
+def test_two_ranks_give_the_gradient_of_the_union(tmp_path, name):
+    alone, both = alone_of(name, tmp_path), on_two_ranks(name, tmp_path)
     assert len(both["gradients"]) == len(alone.gradients.steps)
     largest = max(g.abs().max().item() for g in alone.gradients.steps[-1].values())
     assert largest > 1e-3
@@ -79,14 +90,22 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, name):
         assert both["micro_batches"][0] != both["micro_batches"][1]
 
 
-def test_episodes_of_1_and_30_turns_on_different_ranks(tmp_path):
-    result = on_two_ranks("play", tmp_path)
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    return on_two_ranks("play", tmp_path_factory.mktemp("played"))
+
+
+def test_episodes_of_1_and_30_turns_on_different_ranks(played):
+    result = played
     assert result["equal"]
     assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
 
 
 def test_episodes_of_1_and_30_turns_with_one_vllm_server_for_both_ranks(tmp_path):
-    result = on_two_ranks("vllm", tmp_path)
+    check_vllm(on_two_ranks("vllm", tmp_path))
+
+
+def check_vllm(result):
     assert result["equal"]
     assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
     # A wrong answer for an episode, or one of old weights, would have another log-probability.
@@ -114,3 +133,45 @@ def test_two_ranks_train_policy_and_critic_as_one_process(tmp_path, name):
             for log in (alone.state.log_history, both["metrics"])
         )
         assert one == pytest.approx(two, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    return on_two_ranks("sharded", tmp_path_factory.mktemp("sharded"))
+
+
+@pytest.mark.parametrize("name", SHARDED_CASES)
+def test_sharded_parameters_get_the_gradient_of_the_union(tmp_path, sharded, name):
+    alone, both = alone_of(name, tmp_path), sharded["scripted"][name]
+    assert len(both["gradients"]) == len(alone.gradients.steps)
+    for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
+        assert largest_difference(one, two) < 1e-6
+    first, second = both["micro_batches"]
+    assert first == second
+
+
+def test_sharded_parameters_play_and_learn_as_replicated_ones(sharded, played):
+    result = sharded["play"]
+    assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
+    for metric in ("return", "turns/mean", "eval_return"):
+        one, two = (
+            [e[metric] for e in log["metrics"] if metric in e] for log in (result, played)
+        )
+        assert one == pytest.approx(two, abs=1e-6)
+        assert one
+    torch.testing.assert_close(result["weights"], played["weights"], atol=1e-4, rtol=0)
+
+
+def test_sharded_parameters_reach_a_vllm_server(sharded):
+    check_vllm(sharded["vllm"])
+
+
+def test_a_run_with_sharded_parameters_resumes_inside_a_generation(sharded):
+    result = sharded["resume"]
+    assert largest_difference(result["whole"], result["resumed"]) == 0.0
+    assert largest_difference(result["whole"], result["saved"]) == 0.0
+    before, inside, after, in_a_layer = result["looks"][0]
+    assert result["looks"][0] == result["looks"][1]
+    assert inside == 0
+    assert before == after > 0
+    assert in_a_layer

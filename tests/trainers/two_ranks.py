@@ -4,30 +4,80 @@ import faulthandler
 import os
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from accelerate.utils import gather_object
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType, gather_object
 from peft import LoraConfig
+from safetensors.torch import load_file
 from torch import distributed
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from agentic_trl.trainers import checkpoints
+from agentic_trl.trainers.sharded import gathered
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
-from tests.trainers.cases import LORA_CASES, PPO_CASES, SCRIPTED_CASES, episodes_of
+from tests.trainers.cases import (
+    LORA_CASES,
+    PPO_CASES,
+    SCRIPTED_CASES,
+    SHARDED_CASES,
+    episodes_of,
+)
 from tests.trainers.outcomes import differences, outcome
 from tests.trainers.ppo_tools import make_ppo
 
 
+SHARDED = {
+    "fsdp": True,
+    "fsdp_config": {"transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"]},
+}
+"""FSDP2, each layer a unit of its own."""
+
+
 def check_world(trainer):
     accelerator = trainer.accelerator
+    kind = "FSDP" if trainer.args.fsdp else "MULTI_CPU"
     assert accelerator.num_processes == 2, accelerator.num_processes
-    assert accelerator.distributed_type.value == "MULTI_CPU", accelerator.distributed_type
+    assert accelerator.distributed_type.value == kind, accelerator.distributed_type
+    assert accelerator.is_fsdp2 == (kind == "FSDP")
 
 
-def scripted_case(name, folder):
+@contextmanager
+def fsdp_on_the_cpu():
+    """Let Accelerate shard over gloo; of itself it does so for accelerators alone, and trains with DDP instead."""
+    original = AcceleratorState.__init__
+
+    def init(self, *arguments, fsdp_plugin=None, **keywords):
+        original(self, *arguments, fsdp_plugin=fsdp_plugin, **keywords)
+        if fsdp_plugin is not None:
+            self.fsdp_plugin = fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+            self.distributed_type = DistributedType.FSDP
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AcceleratorState, "__init__", init)
+        yield
+
+
+def whole(tensor):
+    """A gradient or a weight, put together from its shards; on all ranks."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gradients_of(trainer):
+    return [
+        {n.removeprefix("module."): whole(g) for n, g in step.items()}
+        for step in trainer.gradients.steps
+    ]
+
+
+def scripted_case(name, folder, **changes):
     trajectories, knobs = episodes_of(name)
+    knobs |= changes
     lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"]) if name in LORA_CASES else None
     knobs["per_device_train_batch_size"] //= 2
     torch.manual_seed(0)
@@ -37,10 +87,7 @@ def scripted_case(name, folder):
     micro_batches = trainer.accelerator.gather(torch.tensor([len(trainer.batches)])).tolist()
     losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
     return {
-        "gradients": [
-            {n.removeprefix("module."): g for n, g in step.items()}
-            for step in trainer.gradients.steps
-        ],
+        "gradients": gradients_of(trainer),
         "micro_batches": micro_batches,
         "losses": losses,
         "metrics": trainer.state.log_history,
@@ -54,10 +101,7 @@ def ppo_case(name, folder):
     check_world(trainer)
     trainer.train()
     return {
-        "gradients": [
-            {n.removeprefix("module."): g for n, g in step.items()}
-            for step in trainer.gradients.steps
-        ],
+        "gradients": gradients_of(trainer),
         "critic": trainer.critic_gradients,
         "metrics": trainer.state.log_history,
     }
@@ -106,24 +150,24 @@ def play_case(folder, **changes):
     )
     check_world(trainer)
     trainer.train()
-    weights = torch.cat([p.flatten() for p in trainer.model.parameters()])
+    weights = torch.cat([whole(p.detach()).flatten() for p in trainer.model.parameters()])
     both = trainer.accelerator.gather(weights[None])
     return {
         "equal": torch.equal(both[0], both[1]),
+        "weights": weights,
         "evaluated": gather_object(evaluated),
         "metrics": trainer.state.log_history,
     }
 
 
-def vllm_case(folder):
+def vllm_case(folder, **changes):
     """The same with the stand-in of a vLLM server, which the first rank asks for both."""
     from tests.trainers.vllm_models import stand_in
 
     with pytest.MonkeyPatch.context() as patch:
         stand_in(patch)
-        return play_case(
-            folder, rollout_engine="vllm", vllm_mode="server", vllm_server_base_url="http://here"
-        )
+        changes |= {"rollout_engine": "vllm", "vllm_mode": "server"}
+        return play_case(folder, vllm_server_base_url="http://here", **changes)
 
 
 def resume_case(folder):
@@ -148,6 +192,50 @@ def resume_case(folder):
     return {"seen": gather_object([saves.seen]), "differences": gather_object([mine])}
 
 
+def sharded_cases(folder):
+    """Scripted and played episodes with FSDP2, and a run that resumes, all in one go."""
+    with fsdp_on_the_cpu():
+        return {
+            "scripted": {
+                name: scripted_case(name, folder / name, **SHARDED) for name in SHARDED_CASES
+            },
+            "play": play_case(folder / "play", **SHARDED),
+            "vllm": vllm_case(folder / "vllm", **SHARDED),
+            "resume": sharded_resume(folder / "resume"),
+        }
+
+
+def sharded_resume(folder):
+    """A run that is evaluated before it trains, and its last steps again from inside a generation."""
+    knobs = {"max_steps": 5, "steps_per_generation": 2, "num_iterations": 2, "beta": 0.1}
+    knobs |= {"per_device_train_batch_size": 4, "method": "planpo", **SHARDED}
+    first = make_trainer(folder, **knobs, save_strategy="steps", save_steps=3)
+    check_world(first)
+    first.evaluate()
+    first.train()
+    part = make_trainer(folder, **knobs)
+    part.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
+    looks = gather_object([looks_of(part.model)])
+    weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in (first, part)]
+    saved = load_file(folder / "checkpoint-5" / "model.safetensors")
+    return {"whole": weights[0], "resumed": weights[1], "saved": saved, "looks": looks}
+
+
+def looks_of(model):
+    """How many parameters are shards: gathered, afterwards, and in a layer that has had its pass."""
+    shards = [sum(isinstance(p, DTensor) for p in model.parameters())]
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        with gathered(model):
+            for _ in range(3 * distributed.get_rank()):  # only the second rank: no pass waits for another
+                model(input_ids=ids)
+            shards.append(sum(isinstance(p, DTensor) for p in model.parameters()))
+        shards.append(sum(isinstance(p, DTensor) for p in model.parameters()))
+        model(input_ids=ids)
+    layer = model.model.layers[0]
+    return (*shards, all(isinstance(p, DTensor) for p in layer.parameters()))
+
+
 class Saves(TrainerCallback):
     """The files of each checkpoint when callbacks hear of it."""
 
@@ -164,6 +252,8 @@ def main():
     faulthandler.dump_traceback_later(90, exit=True)  # a hang says where
     if name == "resume":
         result = resume_case(folder)
+    elif name == "sharded":
+        result = sharded_cases(folder)
     elif name in PPO_CASES:
         result = ppo_case(name, folder)
     elif name == "vllm":
