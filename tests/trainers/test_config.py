@@ -24,7 +24,6 @@ OTHER_VALUES = {
     "torch_compile_mode": "default",
     "include_num_input_tokens_seen": "all",
     "train_sampling_strategy": "group_by_length",
-    "fsdp": "full_shard",
     "loss_type": "grpo",
     "multi_objective_aggregation": "normalize_then_sum",
     "vllm_mode": "server",
