@@ -154,9 +154,7 @@ def test_sharded_parameters_play_and_learn_as_replicated_ones(sharded, played):
     result = sharded["play"]
     assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
     for metric in ("return", "turns/mean", "eval_return"):
-        one, two = (
-            [e[metric] for e in log["metrics"] if metric in e] for log in (result, played)
-        )
+        one, two = ([e[metric] for e in log["metrics"] if metric in e] for log in (result, played))
         assert one == pytest.approx(two, abs=1e-6)
         assert one
     torch.testing.assert_close(result["weights"], played["weights"], atol=1e-4, rtol=0)
@@ -175,3 +173,4 @@ def test_a_run_with_sharded_parameters_resumes_inside_a_generation(sharded):
     assert inside == 0
     assert before == after > 0
     assert in_a_layer
+    assert result["reference"]

@@ -4,10 +4,12 @@ That FSDP2 trains, plays, resumes and feeds vLLM is tested on two ranks (``test_
 here: DeepSpeed let through; FSDP1 let through; a critic, a setting or an option of the plugin left out.
 """
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from accelerate import FullyShardedDataParallelPlugin
+from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from peft import LoraConfig, get_peft_model
 
@@ -18,11 +20,15 @@ from tests.tiny import make_args, make_model
 
 pytestmark = pytest.mark.trainer
 
+FSDP2 = {"fsdp_version": 2, "cpu_ram_efficient_loading": False}
+CONFIGS = Path(__file__).parents[2] / "recipes" / "accelerate"
 
-def spread(tmp_path, kind, *, trainer=AgenticGRPOTrainer, model=None, version=2, plugin=(), **args):
+
+def spread(
+    tmp_path, kind, *, trainer=AgenticGRPOTrainer, model=None, version=2, plugin=FSDP2, **args
+):
     """What a trainer shows of itself when Accelerate was set up for ``kind``."""
-    options = {"fsdp_version": version, "cpu_ram_efficient_loading": False, **dict(plugin)}
-    sharding = FullyShardedDataParallelPlugin(**options)
+    sharding = FullyShardedDataParallelPlugin(**{**plugin, "fsdp_version": version})
     one = object.__new__(trainer)
     one.args = make_args(tmp_path, **args)
     one.model = model
@@ -37,6 +43,18 @@ def spread(tmp_path, kind, *, trainer=AgenticGRPOTrainer, model=None, version=2,
 @pytest.mark.parametrize("kind", ["NO", "MULTI_CPU", "MULTI_GPU", "FSDP"])
 def test_data_parallelism_and_fsdp2_are_taken(tmp_path, kind):
     require_supported_ranks(spread(tmp_path, kind))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.iterdir()), ids=lambda path: path.stem)
+def test_the_configurations_of_accelerate_are_taken(tmp_path, monkeypatch, path):
+    config = load_config_from_file(str(path))
+    kind = str(config.distributed_type).rpartition(".")[2]
+    for name, value in config.fsdp_config.items():  # as `accelerate launch` hands them on
+        monkeypatch.setenv(
+            name.upper(), str(value).lower() if isinstance(value, bool) else str(value)
+        )
+    plugin = {} if kind == "FSDP" else FSDP2
+    require_supported_ranks(spread(tmp_path, kind, plugin=plugin))
 
 
 @pytest.mark.parametrize(
@@ -54,8 +72,11 @@ def test_other_ways_are_refused(tmp_path, kind, version, named):
         ("share_prefixes=True", {"share_prefixes": True}),
         ("sync_ref_model=True", {"sync_ref_model": True, "beta": 0.1}),
         ("PPOTrainer", {"trainer": PPOTrainer}),
-        ("fsdp_offload_params", {"plugin": {"cpu_offload": True}}),
-        ("fsdp_cpu_ram_efficient_loading", {"plugin": {"cpu_ram_efficient_loading": True}}),
+        ("fsdp_offload_params", {"plugin": {**FSDP2, "cpu_offload": True}}),
+        (
+            "fsdp_cpu_ram_efficient_loading",
+            {"plugin": {**FSDP2, "cpu_ram_efficient_loading": True}},
+        ),
     ],
 )
 def test_what_needs_whole_parameters_is_refused_under_fsdp2(tmp_path, named, changes):

@@ -14,6 +14,7 @@ from accelerate.utils import DistributedType, gather_object
 from peft import LoraConfig
 from safetensors.torch import load_file
 from torch import distributed
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -29,7 +30,6 @@ from tests.trainers.cases import (
 )
 from tests.trainers.outcomes import differences, outcome
 from tests.trainers.ppo_tools import make_ppo
-
 
 SHARDED = {
     "fsdp": True,
@@ -200,7 +200,9 @@ def sharded_cases(folder):
                 name: scripted_case(name, folder / name, **SHARDED) for name in SHARDED_CASES
             },
             "play": play_case(folder / "play", **SHARDED),
-            "vllm": vllm_case(folder / "vllm", **SHARDED),
+            "vllm": vllm_case(
+                folder / "vllm", num_iterations=2, max_tokens_per_microbatch=80, **SHARDED
+            ),
             "resume": sharded_resume(folder / "resume"),
         }
 
@@ -218,7 +220,13 @@ def sharded_resume(folder):
     looks = gather_object([looks_of(part.model)])
     weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in (first, part)]
     saved = load_file(folder / "checkpoint-5" / "model.safetensors")
-    return {"whole": weights[0], "resumed": weights[1], "saved": saved, "looks": looks}
+    return {
+        "whole": weights[0],
+        "resumed": weights[1],
+        "saved": saved,
+        "looks": looks,
+        "reference": isinstance(part.ref_model, FSDPModule),
+    }
 
 
 def looks_of(model):
@@ -227,7 +235,9 @@ def looks_of(model):
     ids = torch.tensor([[3, 4, 5]])
     with torch.no_grad():
         with gathered(model):
-            for _ in range(3 * distributed.get_rank()):  # only the second rank: no pass waits for another
+            for _ in range(
+                3 * distributed.get_rank()
+            ):  # only the second rank: no pass waits for another
                 model(input_ids=ids)
             shards.append(sum(isinstance(p, DTensor) for p in model.parameters()))
         shards.append(sum(isinstance(p, DTensor) for p in model.parameters()))
