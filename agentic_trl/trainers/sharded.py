@@ -65,7 +65,9 @@ def require_supported_ranks(trainer: Any) -> None:
     if trainer.HAS_CRITIC:
         problems.append(f"{type(trainer).__name__}: take AgenticGRPOTrainer")
     if args.use_vllm and is_peft_model(trainer.model):
-        problems.append("vLLM with an adapter: train all weights, or sample with the transformers engine")
+        problems.append(
+            "vLLM with an adapter: train all weights, or sample with the transformers engine"
+        )
     if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
         problems.append("fsdp_offload_params: set it to false")
     if plugin.cpu_ram_efficient_loading:
