@@ -12,10 +12,14 @@ from typing import Any
 
 import torch
 from accelerate.utils import DistributedType, is_peft_model
+from packaging.version import Version
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.tensor import DTensor
 from trl.models import prepare_fsdp
+
+TORCH = "2.13"
+"""First version of PyTorch whose FSDP2 is supported."""
 
 _REPLICATED = {
     DistributedType.NO,
@@ -43,8 +47,8 @@ def require_supported_ranks(trainer: Any) -> None:
         trainer: The trainer, its accelerator in place.
 
     Raises:
-        ValueError: If it is neither data parallelism nor FSDP2, or FSDP2 with a critic or a setting that
-            needs whole parameters.
+        ValueError: If it is neither data parallelism nor FSDP2, or FSDP2 on an older PyTorch, with a critic, or
+            with a setting that needs whole parameters.
     """
     accelerator, args = trainer.accelerator, trainer.args
     kind = accelerator.distributed_type
@@ -55,6 +59,11 @@ def require_supported_ranks(trainer: Any) -> None:
             f"Accelerate was set up for {_name(accelerator)}, expected data parallelism or FSDP2: an optimizer "
             "step has many backward passes, over which DeepSpeed would take a step each, and FSDP1 keeps no "
             "gathered model. Set distributed_type to MULTI_GPU, or to FSDP with fsdp_version: 2."
+        )
+    if Version(torch.__version__) < Version(TORCH):
+        raise ValueError(
+            f"FSDP2 got torch {torch.__version__}, expected {TORCH} or later, whose internals `gathered` sets. Install "
+            "that, or use data parallelism."
         )
     plugin = accelerator.state.fsdp_plugin
     problems = [

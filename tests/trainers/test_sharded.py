@@ -86,6 +86,13 @@ def test_what_needs_whole_parameters_is_refused_under_fsdp2(tmp_path, named, cha
     require_supported_ranks(spread(tmp_path, "MULTI_GPU", **changes))
 
 
+def test_an_older_pytorch_is_refused_under_fsdp2(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.__version__", "2.12.1+cu130")
+    with pytest.raises(ValueError, match=r"torch 2\.12\.1.*expected 2\.13"):
+        require_supported_ranks(spread(tmp_path, "FSDP"))
+    require_supported_ranks(spread(tmp_path, "MULTI_GPU"))
+
+
 def test_an_adapter_with_vllm_is_refused_under_fsdp2(tmp_path):
     adapted = get_peft_model(make_model(), LoraConfig(r=2, target_modules=["q_proj"]))
     vllm = {"rollout_engine": "vllm", "vllm_mode": "server"}
