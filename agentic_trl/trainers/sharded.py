@@ -50,9 +50,8 @@ def require_supported_ranks(trainer: Any) -> None:
         ValueError: If it is neither data parallelism nor FSDP2, or FSDP2 on an older PyTorch, with a critic, or
             with a setting that needs whole parameters.
     """
-    accelerator, args = trainer.accelerator, trainer.args
-    kind = accelerator.distributed_type
-    if kind in _REPLICATED:
+    accelerator = trainer.accelerator
+    if accelerator.distributed_type in _REPLICATED:
         return
     if not accelerator.is_fsdp2:
         raise ValueError(
@@ -65,22 +64,7 @@ def require_supported_ranks(trainer: Any) -> None:
             f"FSDP2 got torch {torch.__version__}, expected {TORCH} or later, whose internals `gathered` sets. Install "
             "that, or use data parallelism."
         )
-    plugin = accelerator.state.fsdp_plugin
-    problems = [
-        f"{name}={getattr(args, name)!r}: set it to {plain!r}"
-        for name, plain in _NEEDS_WHOLE.items()
-        if getattr(args, name) != plain
-    ]
-    if trainer.HAS_CRITIC:
-        problems.append(f"{type(trainer).__name__}: take AgenticGRPOTrainer")
-    if args.use_vllm and is_peft_model(trainer.model):
-        problems.append(
-            "vLLM with an adapter: train all weights, or sample with the transformers engine"
-        )
-    if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
-        problems.append("fsdp_offload_params: set it to false")
-    if plugin.cpu_ram_efficient_loading:
-        problems.append("fsdp_cpu_ram_efficient_loading: set it to false")
+    problems = _unshardable(trainer)
     if problems:
         raise ValueError(
             "These need the whole parameters on each rank, or were not tried with sharded ones, and cannot run "
@@ -159,6 +143,27 @@ def passes_of_all(accelerator: Any, here: int) -> int:
         return here
     counts = accelerator.gather(torch.tensor([here], device=accelerator.device))
     return int(counts.max())
+
+
+def _unshardable(trainer: Any) -> list[str]:
+    """Return what cannot run under FSDP2, each with what to do."""
+    args, plugin = trainer.args, trainer.accelerator.state.fsdp_plugin
+    problems = [
+        f"{name}={getattr(args, name)!r}: set it to {plain!r}"
+        for name, plain in _NEEDS_WHOLE.items()
+        if getattr(args, name) != plain
+    ]
+    if trainer.HAS_CRITIC:
+        problems.append(f"{type(trainer).__name__}: take AgenticGRPOTrainer")
+    if args.use_vllm and is_peft_model(trainer.model):
+        problems.append(
+            "vLLM with an adapter: train all weights, or sample with the transformers engine"
+        )
+    if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
+        problems.append("fsdp_offload_params: set it to false")
+    if plugin.cpu_ram_efficient_loading:
+        problems.append("fsdp_cpu_ram_efficient_loading: set it to false")
+    return problems
 
 
 def _name(accelerator: Any) -> str:
