@@ -19,7 +19,7 @@ from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.engines import choose_engine, require_vllm
 from agentic_trl.trainers.mixin import EnvironmentHooks
 from agentic_trl.trainers.scores import environment as environment_reward
-from agentic_trl.trainers.sharded import prepare_reference, require_supported_ranks
+from agentic_trl.trainers.sharded import prepare_reference, set_up_ranks
 from agentic_trl.trainers.sharing import refuse_unshareable
 from agentic_trl.trainers.tasks import (
     has_text_prompts,
@@ -126,7 +126,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 reward_funcs=[environment_reward, *(one for one in given if one is not None)],
                 **trl_arguments,
             )
-        require_supported_ranks(self)
+        set_up_ranks(self)
         self.beta = args.beta
         if reference is None and wanted and self.ref_model is None and not _is_peft(self.model, {}):
             reference = copy.deepcopy(self.model)

@@ -52,7 +52,7 @@ def on_two_ranks(name, folder):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -174,3 +174,12 @@ def test_a_run_with_sharded_parameters_resumes_inside_a_generation(sharded):
     assert before == after > 0
     assert in_a_layer
     assert result["reference"]
+
+
+def test_sharded_bfloat16_weights_give_log_probabilities_in_float32(sharded):
+    result = sharded["half"]
+    assert result["stored"] == {torch.float32}
+    assert result["computed"] == {torch.bfloat16}
+    logprob = result["logprob"]
+    assert logprob.dtype == torch.float32
+    assert (logprob.bfloat16().float() != logprob).any()

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.ppo import PPOTrainer
-from agentic_trl.trainers.sharded import require_supported_ranks
+from agentic_trl.trainers.sharded import set_up_ranks
 from tests.tiny import make_args, make_model
 
 pytestmark = pytest.mark.trainer
@@ -42,7 +42,7 @@ def spread(
 
 @pytest.mark.parametrize("kind", ["NO", "MULTI_CPU", "MULTI_GPU", "FSDP"])
 def test_data_parallelism_and_fsdp2_are_taken(tmp_path, kind):
-    require_supported_ranks(spread(tmp_path, kind))
+    set_up_ranks(spread(tmp_path, kind))
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.iterdir()), ids=lambda path: path.stem)
@@ -54,7 +54,7 @@ def test_the_configurations_of_accelerate_are_taken(tmp_path, monkeypatch, path)
             name.upper(), str(value).lower() if isinstance(value, bool) else str(value)
         )
     plugin = {} if kind == "FSDP" else FSDP2
-    require_supported_ranks(spread(tmp_path, kind, plugin=plugin))
+    set_up_ranks(spread(tmp_path, kind, plugin=plugin))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_the_configurations_of_accelerate_are_taken(tmp_path, monkeypatch, path)
 )
 def test_other_ways_are_refused(tmp_path, kind, version, named):
     with pytest.raises(ValueError, match=f"{named}.*fsdp_version: 2"):
-        require_supported_ranks(spread(tmp_path, kind, version=version))
+        set_up_ranks(spread(tmp_path, kind, version=version))
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def test_other_ways_are_refused(tmp_path, kind, version, named):
 )
 def test_what_needs_whole_parameters_is_refused_under_fsdp2(tmp_path, named, changes):
     with pytest.raises(ValueError, match=f"cannot run under FSDP2.*{named}"):
-        require_supported_ranks(spread(tmp_path, "FSDP", **changes))
+        set_up_ranks(spread(tmp_path, "FSDP", **changes))
     changes.pop("plugin", None)
-    require_supported_ranks(spread(tmp_path, "MULTI_GPU", **changes))
+    set_up_ranks(spread(tmp_path, "MULTI_GPU", **changes))
 
 
 def test_an_older_pytorch_is_refused_under_fsdp2(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.__version__", "2.12.1+cu130")
     with pytest.raises(ValueError, match=r"torch 2\.12\.1.*expected 2\.13"):
-        require_supported_ranks(spread(tmp_path, "FSDP"))
-    require_supported_ranks(spread(tmp_path, "MULTI_GPU"))
+        set_up_ranks(spread(tmp_path, "FSDP"))
+    set_up_ranks(spread(tmp_path, "MULTI_GPU"))
 
 
 def test_an_adapter_with_vllm_is_refused_under_fsdp2(tmp_path):
     adapted = get_peft_model(make_model(), LoraConfig(r=2, target_modules=["q_proj"]))
     vllm = {"rollout_engine": "vllm", "vllm_mode": "server"}
     with pytest.raises(ValueError, match="vLLM with an adapter"):
-        require_supported_ranks(spread(tmp_path, "FSDP", model=adapted, **vllm))
-    require_supported_ranks(spread(tmp_path, "FSDP", model=make_model(), **vllm))
+        set_up_ranks(spread(tmp_path, "FSDP", model=adapted, **vllm))
+    set_up_ranks(spread(tmp_path, "FSDP", model=make_model(), **vllm))

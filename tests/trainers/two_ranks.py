@@ -20,6 +20,8 @@ from transformers import TrainerCallback
 
 from agentic_trl.batching import unsampled_row
 from agentic_trl.trainers import checkpoints
+from agentic_trl.trainers.forward import token_logprobs
+from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.sharded import gathered
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
 from tests.trainers.cases import (
@@ -55,6 +57,8 @@ def fsdp_on_the_cpu():
     def init(self, *arguments, fsdp_plugin=None, **keywords):
         original(self, *arguments, fsdp_plugin=fsdp_plugin, **keywords)
         if fsdp_plugin is not None:
+            if self._mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self._mixed_precision)
             self.fsdp_plugin = fsdp_plugin
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
             self.distributed_type = DistributedType.FSDP
@@ -119,8 +123,6 @@ class Uneven(Countdown):
 
 def play_case(folder, **changes):
     """Episodes of 1 and of 30 turns on different ranks, with evaluation; weights must stay equal."""
-    from agentic_trl import AgenticGRPOTrainer
-
     evaluated = []
 
     class Kept(AgenticGRPOTrainer):
@@ -200,10 +202,28 @@ def sharded_cases(folder):
             "scripted": {
                 name: scripted_case(name, folder / name, **SHARDED) for name in SHARDED_CASES
             },
+            "half": half_case(folder / "half"),
             "play": play_case(folder / "play", **SHARDED),
             "vllm": vllm_case(folder / "vllm", **SHARDED),
             "resume": sharded_resume(folder / "resume"),
         }
+
+
+def half_case(folder):
+    """The log-probabilities that the loss sees with FSDP2 in bfloat16."""
+    found = []
+
+    class Kept(AgenticGRPOTrainer):
+        def _policy_loss(self, model, micro):
+            found.append(token_logprobs(model, micro.batch)[0].detach())
+            return super()._policy_loss(model, micro)
+
+    trainer = make_trainer(folder, cls=Kept, bf16=True, **SHARDED)
+    trainer.train()
+    kinds = {p.dtype for p in trainer.model.parameters()}
+    with gathered(trainer.model):
+        computed = {p.dtype for p in trainer.model.parameters()}
+    return {"logprob": found[0], "stored": kinds, "computed": computed}
 
 
 def sharded_resume(folder):
@@ -260,7 +280,7 @@ class Saves(TrainerCallback):
 def main():
     name, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(90, exit=True)  # a hang says where
+    faulthandler.dump_traceback_later(200, exit=True)  # a hang says where
     if name == "resume":
         result = resume_case(folder)
     elif name == "sharded":
