@@ -157,7 +157,7 @@ def test_sharded_parameters_play_and_learn_as_replicated_ones(sharded, played):
         one, two = ([e[metric] for e in log["metrics"] if metric in e] for log in (result, played))
         assert one == pytest.approx(two, abs=1e-6)
         assert one
-    torch.testing.assert_close(result["weights"], played["weights"], atol=1e-4, rtol=0)
+    torch.testing.assert_close(result["weights"], played["weights"], atol=1e-6, rtol=0)
 
 
 def test_sharded_parameters_reach_a_vllm_server(sharded):

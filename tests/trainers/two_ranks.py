@@ -146,7 +146,10 @@ def play_case(folder, **changes):
             eval_strategy="steps",
             eval_steps=3,
             shuffle_dataset=False,
-            **changes,
+            optim="sgd",
+            learning_rate=1.0,
+            max_grad_norm=0.05,  # less than the norm of every step
+            **{"gradient_checkpointing": True, **changes},
         ),
         environment=Uneven,
         processing_class=make_tokenizer(),
