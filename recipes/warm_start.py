@@ -1,6 +1,6 @@
 """Teaches a model an environment's actions from its oracle's episodes, before it is trained by reward.
 
-    accelerate launch recipes/warm_start.py --config recipes/scienceworld/planpo-smollm2.yaml \
+    accelerate launch recipes/warm_start.py --config recipes/scienceworld/planpo-lora-smollm2-cpu.yaml \
         --model HuggingFaceTB/SmolLM2-135M-Instruct --output_dir outputs/scienceworld/warm-start
 
 The recipe supplies the environment, its training tasks, history and limits, and the LoRA settings. The oracle

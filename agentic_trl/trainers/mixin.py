@@ -160,7 +160,7 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         return total
 
     def _backward(self, model: Any, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
-        """Forward and backward of each micro-batch; only the last one reduces over ranks, but shards each."""
+        """Forward and backward of each micro-batch; ranks reduce in the last, under FSDP2 in each."""
         total = torch.zeros((), device=self.accelerator.device)
         for index, micro in enumerate(micros):
             reduces = index == len(micros) - 1 or self.accelerator.is_fsdp2

@@ -149,7 +149,8 @@ def play_case(folder, **changes):
             optim="sgd",
             learning_rate=1.0,
             max_grad_norm=0.05,  # less than the norm of every step
-            **{"gradient_checkpointing": True, **changes},
+            gradient_checkpointing=True,
+            **changes,
         ),
         environment=Uneven,
         processing_class=make_tokenizer(),
@@ -259,9 +260,8 @@ def looks_of(model):
     ids = torch.tensor([[3, 4, 5]])
     with torch.no_grad():
         with gathered(model):
-            for _ in range(
-                3 * distributed.get_rank()
-            ):  # only the second rank: no pass waits for another
+            passes = 3 * distributed.get_rank()  # of the second rank alone: none waits for another
+            for _ in range(passes):
                 model(input_ids=ids)
             shards.append(sum(isinstance(p, DTensor) for p in model.parameters()))
         shards.append(sum(isinstance(p, DTensor) for p in model.parameters()))
