@@ -14,41 +14,60 @@ from torch import Tensor
 from agentic_trl.ops.prefixes import lay_out
 from agentic_trl.types import TokenBatch
 
+WHOLE_LOGITS = 2**22
+"""Sampled tokens times vocabulary up to which their logits exist all at once, 16 MiB of float32. TRL's fused
+head computes more of them tile by tile, and again in the backward."""
+
 
 def token_logprobs(
-    model: Any, batch: TokenBatch
+    model: Any, batch: TokenBatch, *, temperature: float
 ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row token"] | None]:
     """Return log-probability and entropy of the policy at the sampled tokens.
 
     The head sees the hidden states that predict sampled tokens and no others.
 
     Args:
-        model: A model with TRL's fused head, which divides the logits by the sampling temperature;
-            wrapped or not.
+        model: A model with TRL's fused head, wrapped or not.
         batch: Rows; the first token of a row is never a sampled one.
+        temperature: Sampling temperature, the one that the fused head was made with.
 
     Returns:
         Both in nats, aligned to the token that is scored, 0 where not sampled; the entropy is
-        ``None`` for a model whose head does not give it.
+        ``None`` for a model whose fused head does not give it.
     """
     at = sampled_positions(batch)
     inputs, place = body_inputs(batch)
     seen, tokens = place[at - 1], inputs["input_ids"].shape[1]
+    targets = batch.input_ids.flatten()[at]
+    causal = causal_model(model)
 
     def choose(hidden: Tensor) -> Tensor:
         rows = hidden[:, -tokens:]  # what an adapter puts before the rows is left out
         return rows.flatten(0, 1).index_select(0, seen.to(rows.device))[None]
 
-    with head_sees(causal_model(model), choose):
-        output = model(
-            **inputs, shift_labels=batch.input_ids.flatten()[at][None], fused_lm_head=True
-        )
-    entropy = output.get("entropy")
+    entropy: Tensor | None
+    with head_sees(causal, choose):
+        if len(at) * causal.config.get_text_config().vocab_size <= WHOLE_LOGITS:
+            logits = model(**inputs, use_cache=False).logits[0].float()
+            logprob, entropy = _score(logits / temperature, targets.to(logits.device))
+        else:
+            output = model(**inputs, shift_labels=targets[None], fused_lm_head=True)
+            logprob, entropy = output.log_probs[0], output.get("entropy")
+            entropy = None if entropy is None else entropy[0]
     shape = batch.input_ids.shape
     return (
-        laid_out(output.log_probs[0], at, shape),
-        None if entropy is None else laid_out(entropy[0], at, shape),
+        laid_out(logprob, at, shape),
+        None if entropy is None else laid_out(entropy, at, shape),
     )
+
+
+def _score(
+    logits: Float[Tensor, "position vocab"], targets: Int[Tensor, " position"]
+) -> tuple[Float[Tensor, " position"], Float[Tensor, " position"]]:
+    """Log-probability of each target, and entropy."""
+    logprobs = logits.log_softmax(-1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs.gather(1, targets[:, None])[:, 0], entropy
 
 
 def body_inputs(batch: TokenBatch) -> tuple[dict[str, Tensor], Int[Tensor, " place"]]:

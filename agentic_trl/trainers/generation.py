@@ -143,7 +143,7 @@ class GenerationSteps(GRPOTrainer):
             for part in self._cut(rows):
                 batch = self._batch_of(part)
                 with self.compute_loss_context_manager():
-                    logprob, _ = token_logprobs(model, batch)
+                    logprob, _ = token_logprobs(model, batch, temperature=self.temperature)
                 scored += [
                     replace(row, **{name: one[: len(row)]})
                     for row, one in zip(part, logprob.float().cpu(), strict=True)

@@ -148,7 +148,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
         disable_dropout_in_model(self.model)
         if self.args.share_prefixes:
-            refuse_unshareable(self.model)
+            refuse_unshareable(self.model, temperature=self.temperature)
         self._step_sums = {}
         self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
         trained = [p for p in self.model.parameters() if p.requires_grad]

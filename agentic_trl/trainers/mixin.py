@@ -187,7 +187,7 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
 
     def _policy_loss(self, model: Any, micro: MicroBatch) -> LossOutput:
         batch = micro.batch
-        logprob, entropy = token_logprobs(model, batch)
+        logprob, entropy = token_logprobs(model, batch, temperature=self.temperature)
         old = logprob.detach() if batch.old_logprob is None else batch.old_logprob
         correction, compared = compare_with_sampler(
             self.args, batch, logprob=logprob, old_logprob=old, denominator=micro.denominator

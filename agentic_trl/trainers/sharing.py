@@ -12,11 +12,12 @@ TOLERANCE = 0.1
 """Largest difference in nats that rounding in bfloat16 explains."""
 
 
-def refuse_unshareable(model: Any) -> None:
+def refuse_unshareable(model: Any, *, temperature: float) -> None:
     """Refuse ``share_prefixes`` for a model that would compute something else.
 
     Args:
         model: The policy, with TRL's fused head.
+        temperature: Sampling temperature.
 
     Raises:
         ValueError: If its attention takes no mask of its own, has a window, or two rows as a tree give
@@ -42,7 +43,8 @@ def refuse_unshareable(model: Any) -> None:
     with torch.no_grad():
         for share in (False, True):
             (part,) = cut_rows(rows, 12, share_prefixes=share)
-            logprob, _ = token_logprobs(model, to_device(pad_rows(part, pad_id=0), device))
+            batch = to_device(pad_rows(part, pad_id=0), device)
+            logprob, _ = token_logprobs(model, batch, temperature=temperature)
             found.append(logprob.float())
     difference = (found[0] - found[1]).abs().max().item()
     if not difference < TOLERANCE:

@@ -3,7 +3,8 @@
 Mutations seen red: hidden state one position late, in the policy and in the reference; the mask of padding passed
 on; the head at all positions; position ids of trees left out; trees of one row read as trees; the hook left
 behind; virtual tokens counted as tokens of a row; the reference's head without scale and cap; the knob ignored;
-a model that ignores masks, or has windows, accepted; a critic accepted.
+a model that ignores masks, or has windows, accepted; a critic accepted; temperature left out, entropy's sign, and
+the entropy cut off where all logits exist.
 """
 
 from dataclasses import replace
@@ -27,6 +28,7 @@ from transformers import (
 from trl.trainer.utils import add_fused_lm_head
 
 from agentic_trl.batching import build_rows, cut_rows, empty_row, pad_rows
+from agentic_trl.trainers import forward
 from agentic_trl.trainers.forward import causal_model, token_logprobs
 from agentic_trl.trainers.reference import reference_scores
 from agentic_trl.trainers.sharing import refuse_unshareable
@@ -66,6 +68,14 @@ MODELS = {
 CASES = [
     (name, share) for name in MODELS for share in (False, True) if (name, share) != ("gemma2", True)
 ]
+
+
+@pytest.fixture(autouse=True, params=["whole", "tiles"])
+def head(request, monkeypatch):
+    """Each test with all logits at once, and with TRL's fused head."""
+    if request.param == "tiles":
+        monkeypatch.setattr(forward, "WHOLE_LOGITS", -1)
+    return request.param
 
 
 def fused(model):
@@ -113,7 +123,7 @@ def our_scores(model, rows, *, budget=10_000, share=False):
     logprobs, entropies = {}, {}
     for part in cut_rows(rows, budget, share_prefixes=share):
         batch = pad_rows(part, pad_id=0)
-        logprob, entropy = token_logprobs(model, batch)
+        logprob, entropy = token_logprobs(model, batch, temperature=TEMPERATURE)
         here = batch.turn_of_token >= 0
         assert (logprob[~here] == 0).all()
         assert (entropy[~here] == 0).all()
@@ -196,24 +206,38 @@ def test_a_second_gradient_can_be_taken_first():
     assert close(after, gradients(model, *fresh[:2]))
 
 
-def test_the_head_sees_the_sampled_positions_only(monkeypatch):
-    model, rows, seen = fused(make_model()), rows_of(one_row=True), []
+def test_the_head_sees_the_sampled_positions_only(monkeypatch, head):
+    model, rows, seen = fused(make_model()), rows_of(one_row=True), {"whole": [], "tiles": []}
     apply = trl.trainer.utils._ChunkedLogProbFunction.apply
 
     def look(hidden, *rest):
-        seen.append(len(hidden))
+        seen["tiles"].append(len(hidden))
         return apply(hidden, *rest)
 
     monkeypatch.setattr(trl.trainer.utils._ChunkedLogProbFunction, "apply", look)
+    model.lm_head.register_forward_pre_hook(lambda _, args: seen["whole"].append(args[0].shape[1]))
     batch = pad_rows(rows, pad_id=0)
-    token_logprobs(model, batch)
-    assert seen == [int((batch.turn_of_token >= 0).sum())]
+    token_logprobs(model, batch, temperature=TEMPERATURE)
+    expected = {"whole": [], "tiles": [], head: [int((batch.turn_of_token >= 0).sum())]}
+    assert seen == expected
     assert not model.base_model._forward_hooks
 
 
+def test_all_logits_exist_at_once_as_long_as_they_are_few(monkeypatch, head):
+    model, batch = fused(make_model()), pad_rows(rows_of(), pad_id=0)
+    logits = int((batch.turn_of_token >= 0).sum()) * model.config.vocab_size
+    whole = []
+    model.lm_head.register_forward_pre_hook(lambda _, args: whole.append(True))
+    for limit in (logits - 1, logits):
+        monkeypatch.setattr(forward, "WHOLE_LOGITS", limit)
+        whole.append(False)
+        token_logprobs(model, batch, temperature=TEMPERATURE)
+    assert whole == [False, False, True]
+
+
 def test_rows_without_sampled_tokens_give_a_zero_that_reaches_the_weights():
-    model = fused(make_model())
-    logprob, entropy = token_logprobs(model, pad_rows([empty_row(0)], pad_id=0))
+    model, batch = fused(make_model()), pad_rows([empty_row(0)], pad_id=0)
+    logprob, entropy = token_logprobs(model, batch, temperature=TEMPERATURE)
     assert logprob.tolist() == entropy.tolist() == [[0, 0]]
     logprob.sum().backward()
     assert all((p.grad == 0).all() for p in model.parameters())
@@ -288,19 +312,19 @@ def test_shared_prefixes_do_not_change_the_gradient_of_a_run(tmp_path, budget, b
 
 
 def test_models_that_read_no_trees_are_refused():
-    refuse_unshareable(fused(make_model()))
+    refuse_unshareable(fused(make_model()), temperature=TEMPERATURE)
     eager = make_model()
     eager.set_attn_implementation("eager")
     window = small(MistralForCausalLM, MistralConfig, sliding_window=8)
     for model in (eager, window, MODELS["gemma2"]()):
         with pytest.raises(ValueError, match="full attention only"):
-            refuse_unshareable(fused(model))
+            refuse_unshareable(fused(model), temperature=TEMPERATURE)
     deaf = fused(make_model())
     deaf.model.register_forward_pre_hook(
         lambda _, args, kwargs: (args, {**kwargs, "attention_mask": None}), with_kwargs=True
     )
     with pytest.raises(ValueError, match="does not follow attention masks"):
-        refuse_unshareable(deaf)
+        refuse_unshareable(deaf, temperature=TEMPERATURE)
 
 
 def test_a_critic_refuses_shared_prefixes(tmp_path):

@@ -219,7 +219,9 @@ def half_case(folder):
 
     class Kept(AgenticGRPOTrainer):
         def _policy_loss(self, model, micro):
-            found.append(token_logprobs(model, micro.batch)[0].detach())
+            found.append(
+                token_logprobs(model, micro.batch, temperature=self.temperature)[0].detach()
+            )
             return super()._policy_loss(model, micro)
 
     trainer = make_trainer(folder, cls=Kept, bf16=True, **SHARDED)
