@@ -27,6 +27,9 @@ Message = Mapping[str, str]
 History = Callable[[Sequence[Message]], Sequence[Message]]
 """Chooses the messages of the next prompt from the whole conversation."""
 
+SHORT = 2**11
+"""Characters of a text whose ids are remembered: states come back, and their observations with them."""
+
 
 @runtime_checkable
 class Tokenizer(Protocol):
@@ -116,6 +119,7 @@ class ChatFormat:
     def _bind(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._decode_few = functools.lru_cache(maxsize=2**16)(self._decode)
+        self._encode_short = functools.lru_cache(maxsize=2**11)(self._encode)
         self._added = AddedTokens(tokenizer.get_added_vocab(), unknown=tokenizer.unk_token_id)
 
     def render(self, messages: Sequence[Message]) -> str:
@@ -130,8 +134,8 @@ class ChatFormat:
         """
         return self._render(messages, has_system=self._has_system, in_parts=self._in_parts)
 
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        """Return the ids of template text.
+    def encode(self, text: str, *, first: bool) -> tuple[int, ...]:
+        """Return the ids of template text; those of the last short texts are remembered.
 
         Args:
             text: A whole prompt, or the rest of one.
@@ -141,12 +145,16 @@ class ChatFormat:
         Returns:
             Token ids.
         """
+        encode = self._encode_short if len(text) <= SHORT else self._encode
+        return encode(text, first)
+
+    def _encode(self, text: str, first: bool) -> tuple[int, ...]:
         eos = self.tokenizer.eos_token
         if not first and eos:
-            ids: list[int] = self.tokenizer.encode(eos + text, add_special_tokens=False)
+            ids = self.tokenizer.encode(eos + text, add_special_tokens=False)
             if ids and ids[0] == self.tokenizer.eos_token_id:
-                return ids[1:]
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+                return tuple(ids[1:])
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, added tokens included, spaces as they are.
@@ -269,9 +277,9 @@ class Conversation:
         rest = self._rest(rendered)
         self._rendered = rendered
         if rest is None:
-            self._context = tuple(self._chat.encode(rendered, first=True))
+            self._context = self._chat.encode(rendered, first=True)
             return Prompt(self._context, self._context, extends=False)
-        new = tuple(self._chat.encode(rest, first=False))
+        new = self._chat.encode(rest, first=False)
         self._context += new
         return Prompt(self._context, new, extends=True)
 

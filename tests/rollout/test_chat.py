@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from agentic_trl.rollout.chat import ChatFormat, Conversation, WindowHistory
+from agentic_trl.rollout.chat import SHORT, ChatFormat, Conversation, WindowHistory
 from tests.tokenizers import ENDS, FAMILIES, build, make, rendering, spell
 
 SYSTEM = "instructions: go up or down"
@@ -284,12 +284,23 @@ def test_a_rest_gets_no_space_that_only_a_text_s_start_gets(scheme):
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
         prepend_scheme=scheme, split=False
     )
-    whole = encode(tokenizer, "up</s>\nleft")
-    assert (
-        ChatFormat(tokenizer).encode("\nleft", first=False)
-        == whole[whole.index(tokenizer.eos_token_id) + 1 :]
+    whole = encode(tokenizer, "up</s>up")
+    end = whole.index(tokenizer.eos_token_id)
+    chat = ChatFormat(tokenizer)
+    for _ in range(2):  # the second time from memory
+        assert list(chat.encode("up", first=False)) == whole[end + 1 :]
+        assert list(chat.encode("up", first=True)) == whole[:end]
+    assert whole[:end] != whole[end + 1 :] or scheme == "always"
+
+
+def test_the_ids_of_the_last_short_texts_are_remembered(monkeypatch):
+    chat = ChatFormat(make("byte_level", eos="<eos>", template="{{ messages[0].content }}"))
+    encode, asked = chat.tokenizer.encode, []
+    monkeypatch.setattr(
+        chat.tokenizer,
+        "encode",
+        lambda text, **kwargs: asked.append(text) or encode(text, **kwargs),
     )
-    assert (
-        ChatFormat(tokenizer).encode("up", first=True)
-        == whole[: whole.index(tokenizer.eos_token_id)]
-    )
+    for text in ("a" * SHORT, "b" * (SHORT + 1)):
+        assert chat.encode(text, first=True) == chat.encode(text, first=True)
+    assert [text[0] for text in asked] == ["a", "b", "b"]
