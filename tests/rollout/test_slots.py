@@ -11,7 +11,9 @@ levels at once; the whole context kept; prefix not compared; requests wait for t
 requests never wait; joins a wave; prompts of all lengths in one pass; context of the answer not
 kept; first uniform for all; answer not cleared; release forgets nothing; finished rows stay in a
 wave; wave mask not selected; wave padding attended; wave keeps a context; wave rows mixed; those
-in the line give up their slots.
+in the line give up their slots; a known context copied too early, or but for two ids; contexts of one wave
+not known to each other; a known context not copied, not let in, read in a pass of its own or not noted; others
+let in with it; the last id of an answer for that of a context.
 """
 
 from collections import deque
@@ -21,7 +23,7 @@ import pytest
 import torch
 
 from agentic_trl.rollout.engines.transformers import TransformersEngine
-from tests.rollout.models import PAD, STOP, VOCAB, check, generate, make_model, request
+from tests.rollout.models import PAD, STOP, VOCAB, check, generate, make_model, reference, request
 from tests.rollout.models import Sampling as How
 from tests.rollout.test_transformers_engine import fed_tokens
 
@@ -124,13 +126,56 @@ def test_the_prompt_of_a_group_is_computed_once():
     asked = [request(i, prompt if i < 3 else other, 1) for i in range(6)]
     engine = engine_of(model)
     samples = generate(engine, asked)
-    # One whole prompt; then two last ids of it beside the ten ids that differ; then two last ids of those.
-    assert counts == [(1, 50), (3, 10), (2, 1)]
+    # One whole prompt; then the ten ids in which the other differs; then two last ids of either.
+    assert counts == [(1, 50), (1, 10), (4, 1)]
     check(model, list(zip(asked, samples, strict=True)))
     counts.clear()
     late = [request(6, prompt, 2)]
     check(model, list(zip(late, generate(engine, late), strict=True)))
     assert counts[0] == (1, 1)  # slots of released or waiting episodes still hold it
+
+
+@torch.no_grad()
+def test_a_context_that_some_slot_holds_joins_at_once_as_a_copy():
+    model = make_model()
+    counts, engine = fed_tokens(model), engine_of(model)
+    one, two, new = [4, 5, 6, 7, 8], [4, 9, 10, 11, 12], [4, 13, 14, 15, 16]
+    # Answers of twenty others go on, so that a request whose context is in no slot waits.
+    busy = [request(9 + i, [4 + i] * 3, 9) for i in range(20)]
+    first = [request(0, one, 2), request(1, two, 2), request(2, one, 3)]
+    moved = [request(0, two, 1, turn=1), request(1, one, 1, turn=1)]
+    late = [request(1, new, 2, turn=2), request(2, two, 2, turn=1)]
+    record = []
+
+    def advance(*asked):
+        counts.clear()
+        engine.submit(asked)
+        opened.update({one.episode: one for one in asked})
+        record.extend((opened[episode], sample) for episode, sample in engine.advance())
+        return counts.copy()
+
+    opened = {}
+    assert advance(*first, *busy) == [(23, 5), (23, 1)]
+    assert advance() == [(21, 1)]
+    assert advance(*moved) == [(23, 1)]  # each goes to where the other was
+    assert advance(*late) == [(21, 1)]
+    while len(record) < len(busy + first + moved + late):
+        advance()
+    for asked, sample in record:
+        ids, logprobs = reference(model, asked, stop=frozenset())
+        assert sample.ids == ids
+        assert sample.logprobs == pytest.approx(logprobs, abs=1e-5)
+
+
+def test_episodes_that_come_to_the_same_context_read_it_once():
+    model = make_model()
+    engine = engine_of(model)
+    generate(engine, [request(0, [4, 5, 6, 7], 1), request(1, [4, 5, 8, 9], 1)])
+    counts = fed_tokens(model)
+    asked = [request(i, [4, 5, 10, 11, 12], 2, turn=1) for i in range(2)]
+    samples = generate(engine, asked)
+    assert counts == [(1, 3), (2, 1), (1, 1)]
+    check(model, list(zip(asked, samples, strict=True)))
 
 
 def test_prompts_of_other_lengths_are_computed_apart():
@@ -198,7 +243,7 @@ def test_an_episode_that_asks_keeps_its_slot_before_one_that_waits():
     with torch.no_grad():
         engine.submit([request(2, contexts[2], 10), request(0, contexts[0], 10, turn=1)])
         engine.advance()
-    assert counts == [(1, 300), (1, 1), (2, 1)]  # episode 1 leaves, though 0 has waited longer
+    assert counts == [(1, 300), (2, 1)]  # episode 1 leaves, though 0 has waited longer
 
 
 def test_models_that_cannot_join_sample_in_waves():
@@ -206,12 +251,16 @@ def test_models_that_cannot_join_sample_in_waves():
     counts = fed_tokens(model)
     engine = engine_of(model)
     with torch.no_grad():
-        engine.submit([request(0, [4, 5, 6], 4), request(1, [4, 5, 6], 2)])
-        engine.advance()
-        engine.submit([request(2, [7, 8], 1)])
-        answers = [engine.advance() for _ in range(4)]
-    assert [[episode for episode, _ in one] for one in answers] == [[], [0], [2], []]
-    assert counts == [(2, 3), (2, 1), (1, 1), (1, 1), (1, 2)]
+        asked = [request(0, [4, 5, 6], 4), request(1, [7], 2), request(2, [4, 5, 6], 1)]
+        engine.submit(asked[:2])
+        answers = [engine.advance()]
+        engine.submit(asked[2:])
+        answers += [engine.advance() for _ in range(4)]
+    assert [[episode for episode, _ in one] for one in answers] == [[1], [], [0], [2], []]
+    assert counts == [(2, 3), (2, 1), (1, 1), (1, 1), (1, 3)]
+    samples = dict(one for part in answers for one in part)
+    for one in asked:
+        assert samples[one.episode].ids == reference(model, one, stop=frozenset())[0]
 
 
 def test_no_slots_are_kept_for_released_episodes():

@@ -19,6 +19,8 @@ class Seat:
     """Its number in the rollout."""
     cached: list[int] = field(default_factory=list)
     """Ids that the cache holds."""
+    prompt: tuple[int, ...] = ()
+    """The context that was read last; the cache holds it, maybe but for its last id."""
     request: Request | None = None
     """What is being answered; ``None`` while the episode is elsewhere."""
     ids: list[int] = field(default_factory=list)
@@ -34,6 +36,11 @@ class Seat:
         return () if self.request is None else self.request.context_ids
 
     @property
+    def next_id(self) -> int:
+        """The id that the cache gets next: the last one of the answer, or of the context."""
+        return self.ids[-1] if self.ids else self.context[-1]
+
+    @property
     def size(self) -> int:
         """Positions that the slot may come to need."""
         return len(self.cached) if self.request is None else room(self.request)
@@ -47,8 +54,10 @@ class Prefill:
     """Where to."""
     keep: int
     """Leading ids that are in the cache already, there or in the donor's slot."""
+    new: int
+    """Ids that follow."""
     donor: int | None = None
-    """Slot to copy them from."""
+    """Slot to copy the leading ones from."""
     level: int = 0
     """Passes that come before."""
 
@@ -91,17 +100,22 @@ class Seating:
         if slot is not None:
             self._seats[slot] = None
 
-    def admit(self, waiting: list[Request]) -> list[int]:
+    def prompts(self) -> set[tuple[int, ...]]:
+        """Return the contexts that are in the cache as a whole: only the last id is to be fed again."""
+        return {seat.prompt for _, seat in self._taken()} if self._cache.joins else set()
+
+    def admit(self, waiting: list[Request], most: int) -> list[int]:
         """Seat requests from the front of the line, as many as there is room for.
 
         Args:
             waiting: The line; those who get a seat leave it.
+            most: Requests to seat, no more.
 
         Returns:
             Their slots, ascending.
         """
-        seated = []
-        while waiting and self._makes_room(waiting):
+        seated: list[int] = []
+        while waiting and len(seated) < most and self._makes_room(waiting):
             request = waiting.pop(0)
             self._seat(request)
             seated.append(request.episode)
@@ -130,19 +144,26 @@ class Seating:
             slots: Slots with a request that has not started.
 
         Returns:
-            How each context gets there; a donor is another slot that holds at least half of it.
+            How each context gets there; a donor is another slot that holds all of it but the last id, or,
+            for a slot that holds nothing of it itself, at least half.
         """
         if not self._cache.joins:
-            return [Prefill(slot, 0) for slot in slots]
+            return [Prefill(slot, 0, len(self[slot].context)) for slot in slots]
         fresh = set(slots)
         donors = {s: (np.array(one.cached), -1) for s, one in self._taken() if s not in fresh}
+        prompts = {one.prompt: Prefill(s, 0, 0, level=-1) for s, one in self._taken()}
         plans = []
         for slot in slots:
-            context = np.array(self[slot].context)
-            plan = Prefill(slot, _kept(np.array(self[slot].cached), context))
-            if not plan.keep:
+            ids = self[slot].context
+            context, known = np.array(ids), prompts.get(ids)
+            keep = _kept(np.array(self[slot].cached), context)
+            plan = Prefill(slot, keep, len(ids) - keep)
+            if known is not None and plan.new > 1:
+                plan = Prefill(slot, len(ids) - 1, 1, known.slot, known.level + 1)
+            elif not plan.keep:
                 plan = _best_donor(plan, context, donors)
             plans.append(plan)
+            prompts.setdefault(ids, plan)
             donors[slot] = (context, plan.level)
         return plans
 
@@ -196,8 +217,8 @@ def _best_donor(
     for donor, (held, level) in donors.items():  # of equal ones the first needs the fewest passes
         keep = _kept(held, context)
         if keep > plan.keep and keep * 2 >= len(context):
-            plan = Prefill(plan.slot, keep, donor, level + 1)
-        if plan.keep + 1 == len(context):
+            plan = Prefill(plan.slot, keep, len(context) - keep, donor, level + 1)
+        if plan.new == 1:
             break
     return plan
 

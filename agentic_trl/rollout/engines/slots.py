@@ -139,11 +139,11 @@ class SlotCache:
         return logits[self._tensor(np.array(slots) - first)]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> None:
-        """Let empty slots begin as others do.
+        """Let slots begin as others do; all are read before any is written.
 
         Args:
             sources: Slots that are read.
-            targets: Slots that are written, none of them a source.
+            targets: Slots that are written.
             lengths: Positions taken over.
         """
         source, target = self._tensor(np.array(sources)), self._tensor(np.array(targets))

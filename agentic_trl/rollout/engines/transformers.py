@@ -3,8 +3,9 @@
 An episode sits in a slot of the key-value cache from its first request to its release. A request feeds
 only what the cache does not hold: the new observation, or what follows the common prefix of a rewritten
 context. A new episode begins as a copy of the slot that shares most of its prompt, so the prompt of a
-group is computed once. Each ``advance`` lets waiting requests in, then samples one token for every answer
-that is not finished; a request waits only until a tenth of the slots is free.
+group is computed once, as is that of episodes that come to the same state. Each ``advance`` lets waiting
+requests in, then samples one token for every answer that is not finished. A request whose context is in
+some slot joins that pass at once; another waits only until a tenth of the slots is free.
 
 Models with sliding windows, recurrent states or another attention than "sdpa" and "eager" sample in waves
 with an empty cache (``waves``).
@@ -107,42 +108,41 @@ class TransformersEngine:
         Returns:
             Episode and answer of the requests that are finished.
         """
-        finished = []
-        if admitted := self._admit():
-            finished += self._take(*self._prefill(admitted))
+        finished = self._prefill(admitted) if (admitted := self._admit()) else []
         self._seats.close_ranks()
         if active := self._seats.active():
-            for slot in active:
-                self._seats[slot].cached.append(self._seats[slot].ids[-1])
-            logits = self._cache.extend(active, [self._seats[slot].ids[-1:] for slot in active])
-            finished += self._take(active, logits)
+            finished += self._feed(active, [[self._seats[slot].next_id] for slot in active])
         return finished
 
     def _admit(self) -> list[int]:
         """Seat the requests that may start now; return their slots, ascending."""
-        if self._seats.active() and (
-            not self._cache.joins or len(self._waiting) * 10 < len(self._seats)
-        ):
-            return []
-        return self._seats.admit(self._waiting)
+        most = len(self._waiting)
+        if self._seats.active() and (not self._cache.joins or most * 10 < len(self._seats)):
+            prompts = self._seats.prompts()
+            self._waiting.sort(key=lambda one: one.context_ids not in prompts)
+            most = sum(one.context_ids in prompts for one in self._waiting)
+        return self._seats.admit(self._waiting, most)
 
-    def _prefill(self, slots: Sequence[int]) -> tuple[list[int], Float[Tensor, "slot vocab"]]:
-        """Bring the contexts of requests into their slots; return the slots and the next logits."""
+    def _prefill(self, slots: Sequence[int]) -> list[tuple[int, Sample]]:
+        """Bring contexts into their slots; return the answers that are finished already.
+
+        Where the last id alone is missing, it is left to the pass over the open answers.
+        """
         plans = self._seats.plan(slots)
-        done: list[int] = []
-        parts = []
+        finished = []
         for level in range(max(plan.level for plan in plans) + 1):
             now = [plan for plan in plans if plan.level == level]
             self._copy([plan for plan in now if plan.donor is not None])
             for plan in now:
                 self._cache.truncate(plan.slot, plan.keep)
-            for batch in self._batches(now):
+                seat = self._seats[plan.slot]
+                seat.cached, seat.prompt = list(seat.context[: plan.keep]), seat.context
+            whole = [plan for plan in now if plan.new > 1 or not self._cache.joins]
+            for batch in self._batches(whole):
+                into = [plan.slot for plan in batch]
                 new = [self._seats[plan.slot].context[plan.keep :] for plan in batch]
-                done += [plan.slot for plan in batch]
-                parts.append(self._cache.extend([plan.slot for plan in batch], new))
-        for slot in slots:
-            self._seats[slot].cached = list(self._seats[slot].context)
-        return done, torch.cat(parts)
+                finished += self._feed(into, new)
+        return finished
 
     def _copy(self, plans: Sequence[Prefill]) -> None:
         donors = [plan.donor for plan in plans if plan.donor is not None]
@@ -160,11 +160,12 @@ class TransformersEngine:
         for begin, end in reversed(cuts):
             yield sorted((plan for _, plan in new[begin:end]), key=lambda plan: plan.slot)
 
-    def _take(
-        self, slots: Sequence[int], logits: Float[Tensor, "slot vocab"]
-    ) -> list[tuple[int, Sample]]:
-        """Draw a token for each answer; return those that are finished."""
+    def _feed(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> list[tuple[int, Sample]]:
+        """Feed ids and draw the token behind them; return the answers that are finished."""
+        logits = self._cache.extend(slots, ids)
         seats = [self._seats[slot] for slot in slots]
+        for seat, new in zip(seats, ids, strict=True):
+            seat.cached += new
         requests = [seat.request for seat in seats if seat.request is not None]
         uniforms = np.array(
             [one.uniforms[len(seat.ids)] for one, seat in zip(requests, seats, strict=True)]
