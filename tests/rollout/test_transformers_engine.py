@@ -1,7 +1,7 @@
 """The cached sampler against a loop of plain full forwards without cache, batch or padding.
 
 Mutations seen red: sampled ids not remembered; finish keeps the cache; layers with windows skip
-positions; log-prob without temperature.
+positions; log-prob without temperature; buffers of inference mode left behind, those that are registered or others.
 """
 
 import math
@@ -166,3 +166,35 @@ def test_finish_forgets_the_weights_of_the_cache():
             parameter.mul_(1.5)
     asked = request(0, (*context, *sample.ids, 7), turn=1)
     check(model, [(asked, generate(engine, [asked])[0])])
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic"},
+        {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+    ],
+)
+def test_a_model_whose_rotary_buffers_a_rollout_changed_can_be_trained(rope):
+    scaled = {"rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 16, **rope}
+    model = make_model("llama", rope_parameters=scaled)
+    model.config.max_position_embeddings = 16
+    rotary = model.model.rotary_emb
+    rotary.max_seq_len_cached = rotary.original_max_seq_len = 16
+    before = {id(one) for one in tensors_of(model)}
+    engine = engine_of(model)
+    generate(engine, [request(0, [4 + i % 20 for i in range(30)], 4)])
+    assert {id(one) for one in tensors_of(model)} != before
+    assert any(one.is_inference() for one in tensors_of(model))
+    engine.finish()
+    for tensor in tensors_of(model):
+        tensor.add_(
+            0
+        )  # as DDP writes buffers; in inference mode they could not be written outside of it
+    model(input_ids=torch.arange(20)[None]).logits.sum().backward()
+
+
+def tensors_of(model):
+    """Every tensor that the modules hold besides parameters."""
+    held = [list(vars(one).values()) + list(one.buffers(recurse=False)) for one in model.modules()]
+    return [one for part in held for one in part if isinstance(one, torch.Tensor)]

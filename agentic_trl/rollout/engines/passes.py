@@ -54,6 +54,21 @@ class Passes:
         return logits
 
 
+def make_trainable(model: Any) -> None:
+    """Replace tensors that passes in PyTorch's inference mode left in a model, as dynamic rotary buffers.
+
+    Such a tensor takes part in no gradient and is not written to by DDP.
+
+    Args:
+        model: Any module.
+    """
+    for module in model.modules():
+        kept = {**dict(module.named_buffers(recurse=False)), **vars(module)}
+        for name, tensor in kept.items():
+            if isinstance(tensor, Tensor) and tensor.is_inference():
+                setattr(module, name, tensor.clone())
+
+
 def left_padded(rows: Sequence[Sequence[int]], fill: int) -> list[list[int]]:
     """Return rows of one width.
 

@@ -23,7 +23,7 @@ from transformers import StoppingCriteria
 from agentic_trl.ops.cuts import best_cuts
 from agentic_trl.rollout.engines.base import Request, Sample, Sampling
 from agentic_trl.rollout.engines.drawing import Drawing
-from agentic_trl.rollout.engines.passes import left_padded
+from agentic_trl.rollout.engines.passes import left_padded, make_trainable
 from agentic_trl.rollout.engines.seating import Prefill, Seat, Seating
 from agentic_trl.rollout.engines.slots import SlotCache
 from agentic_trl.rollout.engines.waves import WaveCache
@@ -37,7 +37,7 @@ PASS_TOKENS = 256
 class TransformersEngine:
     """Samples from a causal language model with a key-value cache.
 
-    The model must be in evaluation mode and gradients off; the caller sees to both.
+    The model must be in evaluation mode; the caller sees to it.
     """
 
     collective = False
@@ -77,6 +77,7 @@ class TransformersEngine:
 
     def finish(self) -> None:
         """Forget all episodes and free their memory."""
+        make_trainable(self._model)
         self._waiting: list[Request] = []
         self._answers = 0
         self._cache = (
@@ -102,6 +103,7 @@ class TransformersEngine:
         """
         self._seats.release(episode)
 
+    @torch.inference_mode()
     def advance(self) -> list[tuple[int, Sample]]:
         """Let waiting requests in and sample a token for each open answer; see ``Engine.advance``.
 
