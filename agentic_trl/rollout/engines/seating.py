@@ -150,20 +150,22 @@ class Seating:
         if not self._cache.joins:
             return [Prefill(slot, 0, len(self[slot].context)) for slot in slots]
         fresh = set(slots)
-        donors = {s: (np.array(one.cached), -1) for s, one in self._taken() if s not in fresh}
+        donors: dict[int, tuple[Sequence[int], int]]
+        donors = {s: (one.cached, -1) for s, one in self._taken() if s not in fresh}
         prompts = {one.prompt: Prefill(s, 0, 0, level=-1) for s, one in self._taken()}
         plans = []
         for slot in slots:
-            ids = self[slot].context
-            context, known = np.array(ids), prompts.get(ids)
-            keep = _kept(np.array(self[slot].cached), context)
-            plan = Prefill(slot, keep, len(ids) - keep)
-            if known is not None and plan.new > 1:
-                plan = Prefill(slot, len(ids) - 1, 1, known.slot, known.level + 1)
-            elif not plan.keep:
-                plan = _best_donor(plan, context, donors)
+            context = self[slot].context
+            if known := prompts.get(context):
+                donor = None if known.slot == slot else known.slot
+                plan = Prefill(slot, len(context) - 1, 1, donor, known.level + 1)
+            else:
+                keep = _kept(self[slot].cached, context)
+                plan = Prefill(slot, keep, len(context) - keep)
+                if not keep:
+                    plan = _best_donor(plan, context, donors)
+                prompts[context] = plan
             plans.append(plan)
-            prompts.setdefault(ids, plan)
             donors[slot] = (context, plan.level)
         return plans
 
@@ -212,10 +214,11 @@ def _nearest(first: Sequence[int], second: Sequence[int]) -> list[int]:
 
 
 def _best_donor(
-    plan: Prefill, context: np.ndarray, donors: dict[int, tuple[np.ndarray, int]]
+    plan: Prefill, context: Sequence[int], donors: dict[int, tuple[Sequence[int], int]]
 ) -> Prefill:
+    ids = np.array(context)
     for donor, (held, level) in donors.items():  # of equal ones the first needs the fewest passes
-        keep = _kept(held, context)
+        keep = _kept(held, ids)
         if keep > plan.keep and keep * 2 >= len(context):
             plan = Prefill(plan.slot, keep, len(context) - keep, donor, level + 1)
         if plan.new == 1:
@@ -232,6 +235,6 @@ def room(request: Request) -> int:
     return len(request.context_ids) + request.max_new_tokens
 
 
-def _kept(held: np.ndarray, context: np.ndarray) -> int:
+def _kept(held: Sequence[int], context: Sequence[int] | np.ndarray) -> int:
     """Leading ids of a context that are held already, short of the whole: its last id is always fed."""
     return min(common_prefix(held, context), len(context) - 1)

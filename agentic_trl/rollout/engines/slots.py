@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from agentic_trl.rollout.engines.passes import Passes, left_padded
+from agentic_trl.rollout.engines.passes import Passes
 
 BLOCK = 64
 """Slots get room for a multiple of this many tokens."""
@@ -113,14 +113,16 @@ class SlotCache:
         first, last = slots[0], slots[-1] + 1
         between = (last - first) * 8 <= len(slots) * 9 and len(slots) > 1
         rows = list(range(first, last)) if between or len(slots) == 1 else list(slots)
-        fed = dict(zip(slots, ids, strict=True))
-        new = [fed.get(slot, ()) for slot in rows]
-        width = max(len(row) for row in new)
+        counts = np.zeros(len(rows), dtype=np.int64)
+        at = np.array(slots) - first if len(rows) > len(slots) else slice(None)
+        counts[at] = [len(one) for one in ids]
         starts = np.array([self.lengths[slot] for slot in rows])
-        pads = np.array([width - len(row) for row in new])
-        positions = starts[:, None] + np.arange(width) - pads[:, None]
-        row, column = np.nonzero(np.arange(width) >= pads[:, None])
-        length = int((starts + width - pads).max())
+        places = np.arange(counts.max()) - counts.max() + counts[:, None]  # negative at padding
+        row, column = np.nonzero(places >= 0)
+        padded = np.full(places.shape, self._pad)
+        padded[row, column] = [i for one in ids for i in one]
+        positions = starts[:, None] + places
+        length = int((starts + counts).max())
         self._reserve(length)
         self._feed = _Feed(
             row=self._tensor(row),
@@ -130,13 +132,10 @@ class SlotCache:
             seen=slice(first, last) if len(rows) == last - first else self._tensor(np.array(rows)),
             length=length,
         )
-        for slot, row_ids in fed.items():
-            self.lengths[slot] += len(row_ids)
-        padded = np.array(left_padded(new, self._pad))
+        for slot, new in zip(slots, ids, strict=True):
+            self.lengths[slot] += len(new)
         logits = self._forward(padded, positions.clip(0), length)
-        if len(rows) == len(slots):
-            return logits
-        return logits[self._tensor(np.array(slots) - first)]
+        return logits if len(rows) == len(slots) else logits[self._tensor(np.array(slots) - first)]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> None:
         """Let slots begin as others do; all are read before any is written.
