@@ -13,7 +13,7 @@ kept; first uniform for all; answer not cleared; release forgets nothing; finish
 wave; wave mask not selected; wave padding attended; wave keeps a context; wave rows mixed; those
 in the line give up their slots; a known context copied too early, or but for two ids; contexts of one wave
 not known to each other; a known context not copied, not let in, read in a pass of its own or not noted; others
-let in with it; the last id of an answer for that of a context.
+let in with it; the last id of an answer for that of a context; buffers without room, or never read whole.
 """
 
 from collections import deque
@@ -194,6 +194,27 @@ def test_prompts_of_other_lengths_are_computed_apart():
         samples = generate(engine_of(model), asked)
         assert counts == passes
         check(model, list(zip(asked, samples, strict=True)))
+
+
+def test_buffers_grow_by_an_eighth_and_are_read_whole_where_little_is_left():
+    model = (
+        make_model()
+    )  # a position of a head takes 8 numbers of 4 bytes, so 96 positions may be left
+    widths = []
+    model.register_forward_pre_hook(
+        lambda _, args, keywords: widths.append(keywords["attention_mask"].shape[-1]),
+        with_kwargs=True,
+    )
+    for length, expected in (
+        (50, [50, *[64] * 11]),
+        (58, [58, *[66] * 8, *[75] * 3]),
+        (800, [800, 801, 802, 803, *[900] * 8]),
+    ):
+        asked, engine = request(0, [4 + i % 19 for i in range(length)], 12), engine_of(model)
+        widths.clear()
+        samples = generate(engine, [asked])
+        assert widths == expected
+        assert samples[0].ids == reference(model, asked, stop=frozenset())[0]
 
 
 @pytest.mark.parametrize("limit", [60, 200, 400])

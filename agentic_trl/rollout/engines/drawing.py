@@ -53,7 +53,7 @@ class Drawing:
         if self._temperature == 0:
             tokens = scores.argmax(-1)
         else:
-            cdf = torch.softmax(scores.double(), dim=-1).cumsum(-1)
+            cdf = scores.softmax(-1).cumsum(-1, dtype=torch.float64)
             target = torch.from_numpy(uniforms).to(cdf)[:, None] * cdf[:, -1:]
             tokens = torch.searchsorted(cdf, target, right=True)[:, 0]
             tokens = tokens.clamp(max=cdf.shape[-1] - 1)

@@ -21,10 +21,14 @@ from transformers.cache_utils import DynamicLayer
 
 from agentic_trl.rollout.engines.passes import Passes
 
-BLOCK = 64
-"""Slots get room for a multiple of this many tokens."""
-GROWTH = 1.25
-"""And for this much more than is needed now, so that buffers are copied rarely."""
+LEAST = 64
+"""Slots get room for this many tokens at first."""
+GROWTH = 8
+"""Later for one part in this many more than is needed, and for this many tokens at least: buffers are then
+copied rarely."""
+TAIL = 3072
+"""Bytes of a head's keys behind the longest context that are read rather than skipped: a buffer without
+gaps is read faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,17 +117,17 @@ class SlotCache:
         first, last = slots[0], slots[-1] + 1
         between = (last - first) * 8 <= len(slots) * 9 and len(slots) > 1
         rows = list(range(first, last)) if between or len(slots) == 1 else list(slots)
+        width = max(map(len, ids))
         counts = np.zeros(len(rows), dtype=np.int64)
         at = np.array(slots) - first if len(rows) > len(slots) else slice(None)
         counts[at] = [len(one) for one in ids]
         starts = np.array([self.lengths[slot] for slot in rows])
-        places = np.arange(counts.max()) - counts.max() + counts[:, None]  # negative at padding
+        places = np.arange(-width, 0) + counts[:, None]  # negative at padding
         row, column = np.nonzero(places >= 0)
         padded = np.full(places.shape, self._pad)
         padded[row, column] = [i for one in ids for i in one]
         positions = starts[:, None] + places
-        length = int((starts + counts).max())
-        self._reserve(length)
+        length = self._reserve(int((starts + counts).max()))
         self._feed = _Feed(
             row=self._tensor(row),
             column=self._tensor(column),
@@ -134,7 +138,7 @@ class SlotCache:
         )
         for slot, new in zip(slots, ids, strict=True):
             self.lengths[slot] += len(new)
-        logits = self._forward(padded, positions.clip(0), length)
+        logits = self._forward(padded, np.maximum(positions, 0), length)
         return logits if len(rows) == len(slots) else logits[self._tensor(np.array(slots) - first)]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> None:
@@ -175,13 +179,18 @@ class SlotCache:
                 layer.copy(source, target, length)
         self.lengths = [self.lengths[slot] for slot in slots]
 
-    def _reserve(self, length: int) -> None:
-        if length <= self._capacity:
-            return
-        wanted = max(length * GROWTH, BLOCK)
-        if self.max_tokens is not None:
-            wanted = min(wanted, max(length, self.max_tokens // len(self.lengths)))
-        self._capacity = max(length, int(wanted) // BLOCK * BLOCK)
+    def _reserve(self, length: int) -> int:
+        """See that buffers hold so many positions; return how many of them to read."""
+        if length > self._capacity:
+            wanted = max(length + max(length // GROWTH, GROWTH), LEAST)
+            if self.max_tokens is not None:
+                wanted = min(wanted, self.max_tokens // len(self.lengths))
+            self._capacity = max(length, wanted)
+        layer = self._cache.layers[0]
+        if layer.is_initialized:
+            size = layer.keys.shape[-1] * layer.keys.element_size()
+            return self._capacity if (self._capacity - length) * size <= TAIL else length
+        return length
 
     def _forward(
         self, ids: np.ndarray, positions: np.ndarray, length: int
