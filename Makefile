@@ -8,22 +8,25 @@ EXTRAS := scienceworld,textworld,alfworld,textarena,reasoning-gym,openenv
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: quickstart test check lint types slow gpu test-vllm test-envs clean
+.PHONY: quickstart test check lint types slow gpu test-vllm test-envs test-deepspeed clean
 
 quickstart: $(VENV)/installed  ## Train the embedded policy with PlanPO and GRPO, print a table
 	$(BIN)/python recipes/quickstart.py
 
 test: check  ## Lint, types, import layers, tests: all that CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not vllm and not envs"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not vllm and not envs and not deepspeed"
 
 slow: $(VENV)/installed-dev  ## Tests over 10 s
-	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not envs"
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not envs and not deepspeed"
 
 gpu: $(VENV)/installed-dev  ## Tests that need CUDA
 	$(BIN)/python -m pytest -m gpu -s
 
 test-vllm: .venv-vllm/installed  ## Tests with vLLM on the CPU, in an environment of its own (3.7 GB)
 	.venv-vllm/bin/python -m pytest -m vllm tests/vllm -s --show-capture=no
+
+test-deepspeed: .venv-deepspeed/installed  ## Tests with DeepSpeed on the CPU, in a venv of their own
+	.venv-deepspeed/bin/python -m pytest -m deepspeed tests/trainers/test_zero.py
 
 test-envs: $(ENVS)/installed-envs  ## Benchmarks and other people's environments, in a venv of their own (Java 9+ for one)
 	$(ENVS)/bin/python -m pytest -m envs tests/envs
@@ -59,6 +62,13 @@ $(VENV)/installed-dev: $(VENV)/installed
 	.venv-vllm/bin/python -m pip install --quiet --editable . pytest hypothesis beartype
 	touch $@
 
+.venv-deepspeed/installed: pyproject.toml constraints.txt
+	test -x .venv-deepspeed/bin/python || $(PYTHON) -m venv .venv-deepspeed
+	.venv-deepspeed/bin/python -m pip install --quiet --constraint constraints.txt torch setuptools wheel ninja
+	DS_BUILD_OPS=0 .venv-deepspeed/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --no-deps deepspeed
+	.venv-deepspeed/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,deepspeed]"
+	touch $@
+
 # alfworld's planner is compiled here, which takes minutes.
 $(ENVS)/installed-envs: pyproject.toml constraints.txt
 	test -x $(ENVS)/bin/python || $(PYTHON) -m venv $(ENVS)
@@ -67,4 +77,4 @@ $(ENVS)/installed-envs: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ENVS) .venv-vllm outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ENVS) .venv-vllm .venv-deepspeed outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

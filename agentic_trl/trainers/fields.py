@@ -70,7 +70,6 @@ REFUSED: dict[str, str] = {
     "train_sampling_strategy": "tasks come in the order of `shuffle_dataset`; leave it alone",
     "length_column_name": "rows are sorted by their length already; leave it alone",
     "enable_jit_checkpoint": "the signal reaches ranks at different steps; set `save_steps` instead",
-    "deepspeed": "sub-batches would take an optimizer step each; use data parallelism or LoRA",
 }
 """Fields that are refused off their default, each with what to do instead."""
 
@@ -187,6 +186,7 @@ HONOURED: frozenset[str] = frozenset(
         "ddp_static_graph",
         "ddp_backend",
         "fsdp",
+        "deepspeed",
         "fsdp_config",
         "ddp_timeout",
         "debug",

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from agentic_trl.trainers.sharded import own_part
+from agentic_trl.trainers.sharded import has_deepspeed, own_part
 
 logger = logging.getLogger(__name__)
 
@@ -13,7 +13,8 @@ logger = logging.getLogger(__name__)
 def guard_gradients(trainer: Any) -> None:
     """Stop the run, or skip the optimizer step, if a gradient is NaN or infinite.
 
-    Called when the gradients of all ranks are reduced and before they are clipped.
+    Called when the gradients of all ranks are reduced and before they are clipped. DeepSpeed has looked at them by then
+    and left out the step.
 
     Args:
         trainer: The trainer; ``args.on_nonfinite_gradient`` is ``"stop"`` or ``"skip"``.
@@ -21,13 +22,10 @@ def guard_gradients(trainer: Any) -> None:
     Raises:
         FloatingPointError: If it is ``"stop"``; the weights are those of the last step.
     """
-    parameters = list(trainer.trained_parameters())
-    gradients = [own_part(p.grad) for p in parameters if p.grad is not None]
-    if not gradients:
-        return
-    norms = torch.stack([norm.float() for norm in torch._foreach_norm(gradients)])
-    finite = norms.isfinite().all().float()
-    everywhere = trainer.accelerator.reduce(finite, reduction="mean").item() == 1.0
+    if has_deepspeed(trainer.accelerator):
+        everywhere = not trainer.accelerator.optimizer_step_was_skipped
+    else:
+        everywhere = _all_finite(trainer)
     trainer._metrics["train"]["skipped_steps"].append(0.0 if everywhere else 1.0)
     if everywhere:
         return
@@ -39,5 +37,15 @@ def guard_gradients(trainer: Any) -> None:
             "set on_nonfinite_gradient='skip' to leave such steps out."
         )
     logger.warning("Optimizer step %d is skipped: its gradient is NaN or infinite.", step + 1)
-    for parameter in parameters:
+    for parameter in trainer.trained_parameters():
         parameter.grad = None
+
+
+def _all_finite(trainer: Any) -> bool:
+    """Return whether the gradients are finite on all ranks."""
+    gradients = [own_part(p.grad) for p in trainer.trained_parameters() if p.grad is not None]
+    if not gradients:
+        return True
+    norms = torch.stack([norm.float() for norm in torch._foreach_norm(gradients)])
+    finite = norms.isfinite().all().float()
+    return bool(trainer.accelerator.reduce(finite, reduction="mean").item() == 1.0)

@@ -12,6 +12,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from agentic_trl.ops.prefixes import lay_out
+from agentic_trl.trainers.sharded import is_sharded
 from agentic_trl.types import TokenBatch
 
 WHOLE_LOGITS = 2**22
@@ -47,7 +48,8 @@ def token_logprobs(
 
     entropy: Tensor | None
     with head_sees(causal, choose):
-        if len(at) * causal.config.get_text_config().vocab_size <= WHOLE_LOGITS:
+        few = len(at) * causal.config.get_text_config().vocab_size <= WHOLE_LOGITS
+        if few and not is_sharded(causal):  # ranks in step take the same way
             logits = model(**inputs, use_cache=False).logits[0].float()
             logprob, entropy = _score(logits / temperature, targets.to(logits.device))
         else:

@@ -114,7 +114,8 @@ class GenerationSteps(GRPOTrainer):
     def _score_with_reference(self, rows: Sequence[Row]) -> tuple[list[Row], list[Tensor]]:
         """Return the rows with the reference's log-probabilities (for ``beta``), and token energies."""
         scored, energies = [], []
-        with self._reference() as reference, gathered(reference), torch.no_grad():
+        wrapped = self.model_wrapped if self.ref_model is None else self.ref_model
+        with self._reference() as reference, gathered(wrapped), torch.no_grad():
             training = reference.training
             reference.eval()
             for part in self._cut(rows):
@@ -139,7 +140,7 @@ class GenerationSteps(GRPOTrainer):
         scored: list[Row] = []
         training = model.training
         model.eval()
-        with gathered(model), torch.no_grad():
+        with gathered(self.model_wrapped), torch.no_grad():
             for part in self._cut(rows):
                 batch = self._batch_of(part)
                 with self.compute_loss_context_manager():

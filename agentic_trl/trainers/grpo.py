@@ -18,8 +18,9 @@ from agentic_trl.trainers.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config import AgenticGRPOConfig
 from agentic_trl.trainers.engines import choose_engine, require_vllm
 from agentic_trl.trainers.mixin import EnvironmentHooks
+from agentic_trl.trainers.ranks import set_up_ranks
 from agentic_trl.trainers.scores import environment as environment_reward
-from agentic_trl.trainers.sharded import prepare_reference, set_up_ranks
+from agentic_trl.trainers.sharded import gathered, prepare_reference
 from agentic_trl.trainers.sharing import refuse_unshareable
 from agentic_trl.trainers.tasks import (
     has_text_prompts,
@@ -110,7 +111,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         wanted = args.beta or args.token_weighting == "actfocus"
         copied = wanted and isinstance(model, nn.Module) and not _is_peft(model, trl_arguments)
-        reference = copy.deepcopy(model) if copied else None
+        reference = _whole_copy(model) if copied else None
         weights = args.reward_weights
         changed = {
             "beta": 0.0 if copied else args.beta,
@@ -129,7 +130,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         set_up_ranks(self)
         self.beta = args.beta
         if reference is None and wanted and self.ref_model is None and not _is_peft(self.model, {}):
-            reference = copy.deepcopy(self.model)
+            reference = _whole_copy(self.model)
         if reference is not None:
             self._keep_reference(reference)
         self._start_rollouts(specs)
@@ -197,6 +198,12 @@ def _prepend_judge(trl_arguments: dict[str, Any]) -> None:
 
 def _is_peft(model: Any, trl_arguments: dict[str, Any]) -> bool:
     return isinstance(model, PeftModel) or trl_arguments.get("peft_config") is not None
+
+
+def _whole_copy(model: nn.Module) -> nn.Module:
+    """Copy a model, put together from its shards if it was sharded as it was loaded."""
+    with gathered(model):
+        return copy.deepcopy(model)
 
 
 def _refuse_other_rollouts(trl_arguments: dict[str, Any]) -> None:

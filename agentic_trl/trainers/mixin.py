@@ -38,7 +38,7 @@ from agentic_trl.trainers.generation import GenerationSteps
 from agentic_trl.trainers.metrics import log_episodes, log_step, log_texts
 from agentic_trl.trainers.normalization import ClippingNormalizer
 from agentic_trl.trainers.scores import add_reward_functions, score_evaluation
-from agentic_trl.trainers.sharded import gathered, passes_of_all, place
+from agentic_trl.trainers.sharded import backward_pass, gathered, passes_of_all, place
 from agentic_trl.trainers.state import EpisodeSet
 from agentic_trl.trainers.traces import write_traces
 from agentic_trl.types import LossInputs, LossOutput, TokenBatch, Trajectory
@@ -105,7 +105,7 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         quiet = self.args.disable_tqdm or not self.accelerator.is_main_process
         session = nullcontext() if self.is_in_train else closing(self.rollouts)
         bar = RolloutBar(len(starts), description=description, disable=quiet)
-        samples = nullcontext() if self.args.use_vllm else gathered(model)
+        samples = nullcontext() if self.args.use_vllm else gathered(self.model_wrapped)
         with session, bar, samples:
             return self.rollouts.play(
                 model,
@@ -160,14 +160,13 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         return total
 
     def _backward(self, model: Any, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
-        """Forward and backward of each micro-batch; ranks reduce in the last, under FSDP2 in each."""
+        """Forward and backward of each micro-batch."""
         total = torch.zeros((), device=self.accelerator.device)
-        for index, micro in enumerate(micros):
-            reduces = index == len(micros) - 1 or self.accelerator.is_fsdp2
-            with nullcontext() if reduces else self.accelerator.no_sync(model):
+        for left, micro in zip(reversed(range(len(micros))), micros, strict=True):
+            with backward_pass(self.accelerator, model, last=left == 0) as options:
                 with self.compute_loss_context_manager():
                     loss = self.compute_loss(model, micro)
-                self.accelerator.backward(loss)
+                self.accelerator.backward(loss, **options)
             total += loss.detach()
         return total
 

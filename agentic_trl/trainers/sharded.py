@@ -1,82 +1,52 @@
-"""Parameters that FSDP2 shards over the ranks.
+"""Parameters that FSDP2 or DeepSpeed's ZeRO shards over the ranks.
 
-Contract: under FSDP2 every pass through the model is a step of all ranks together. An update keeps to that:
-the ranks run equally many micro-batches, and each backward reduces its gradient. Episodes do not, for
-they end when they end; so the parameters are gathered once for a rollout or for scoring, and no pass inside
-talks to another rank. Each rank then holds the whole model, in the precision that FSDP computes in.
+Contract: with sharded parameters every pass through the model is a step of all ranks together. An update
+keeps to that: the ranks run equally many micro-batches, and each backward reduces its gradient. Episodes do
+not, for they end when they end; so the parameters are gathered once for a rollout or for scoring, and no pass
+inside talks to another rank. Each rank then holds the whole model, in the precision that it computes in.
+
+DeepSpeed takes its optimizer step within a backward: Accelerate is told that a step is due in the last one alone.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType, is_peft_model
-from packaging.version import Version
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from trl.models import prepare_fsdp
-
-TORCH = "2.13"
-"""First version of PyTorch whose FSDP2 is supported."""
-
-_REPLICATED = {
-    DistributedType.NO,
-    DistributedType.MULTI_CPU,
-    DistributedType.MULTI_GPU,
-    DistributedType.MULTI_HPU,
-    DistributedType.MULTI_MLU,
-    DistributedType.MULTI_MUSA,
-    DistributedType.MULTI_NPU,
-    DistributedType.MULTI_SDAA,
-    DistributedType.MULTI_XPU,
-}
-_NEEDS_WHOLE = {
-    "clip_normalization": "none",
-    "share_prefixes": False,
-    "sync_ref_model": False,
-}
-"""Settings that were not made to work with sharded parameters, each with the value that does."""
+from trl.models import prepare_deepspeed, prepare_fsdp
+from trl.models.utils import add_hooks, remove_hooks
 
 
-def set_up_ranks(trainer: Any) -> None:
-    """Refuse what Accelerate was asked to spread over the ranks, if the trainer would do it wrong.
-
-    Under FSDP2 in mixed precision, log-probabilities are kept in float32: Accelerate would round what the
-    model returns to bfloat16, by up to .4 %, and ratios with it.
+def has_deepspeed(accelerator: Any) -> bool:
+    """Return whether DeepSpeed holds the model: it steps within a backward, and keeps the gradient to itself.
 
     Args:
-        trainer: The trainer, its accelerator in place.
-
-    Raises:
-        ValueError: If it is neither data parallelism nor FSDP2, or FSDP2 on an older PyTorch, with a critic, or
-            with a setting that needs whole parameters.
+        accelerator: The trainer's.
     """
-    accelerator = trainer.accelerator
-    if accelerator.distributed_type in _REPLICATED:
-        return
-    if not accelerator.is_fsdp2:
-        raise ValueError(
-            f"Accelerate was set up for {_name(accelerator)}, expected data parallelism or FSDP2: an optimizer "
-            "step has many backward passes, and DeepSpeed would take a step at each; FSDP1 was not tried. "
-            "Set distributed_type to MULTI_GPU, or to FSDP with fsdp_version: 2."
-        )
-    if Version(torch.__version__) < Version(TORCH):
-        raise ValueError(
-            f"FSDP2 got torch {torch.__version__}, expected {TORCH} or later, whose internals `gathered` sets. Install "
-            "that, or use data parallelism."
-        )
-    problems = _unshardable(trainer)
-    if problems:
-        raise ValueError(
-            "These need the whole parameters on each rank, or were not tried with sharded ones, and cannot run "
-            f"under FSDP2. {'; '.join(problems)}; or use data parallelism."
-        )
-    plugin = accelerator.state.fsdp_plugin
-    if plugin.mixed_precision_policy is not None:
-        plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, output_dtype=None)
+    return bool(accelerator.distributed_type == DistributedType.DEEPSPEED)
+
+
+def in_step(accelerator: Any) -> bool:
+    """Return whether a pass of an update is a step of all ranks together.
+
+    Args:
+        accelerator: The trainer's.
+    """
+    return bool(accelerator.is_fsdp2) or has_deepspeed(accelerator)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether parts of a model's parameters are on other ranks, gathered or not.
+
+    Args:
+        model: Any module.
+    """
+    units = any(isinstance(one, FSDPModule) for one in model.modules())
+    return units or any(hasattr(one, "ds_id") for one in model.parameters())
 
 
 def place(trainer: Any) -> None:
@@ -85,7 +55,8 @@ def place(trainer: Any) -> None:
     Args:
         trainer: The trainer.
     """
-    if trainer.accelerator.is_fsdp2 and not isinstance(trainer.model, FSDPModule):
+    waits = trainer.model_wrapped is trainer.model and not isinstance(trainer.model, FSDPModule)
+    if in_step(trainer.accelerator) and waits:
         trainer.model.to(trainer.accelerator.device)
 
 
@@ -98,7 +69,37 @@ def prepare_reference(reference: nn.Module, accelerator: Any) -> Any:
     """
     if accelerator.is_fsdp2:
         return prepare_fsdp(reference, accelerator)
+    if has_deepspeed(accelerator):
+        return prepare_deepspeed(reference, accelerator)
     return accelerator.prepare_model(reference, evaluation_mode=True)
+
+
+@contextmanager
+def backward_pass(accelerator: Any, model: Any, *, last: bool) -> Iterator[dict[str, Any]]:
+    """Surround the forward and backward of a micro-batch.
+
+    Ranks that hold all parameters reduce their gradients in the last one, others in each. DeepSpeed takes its
+    optimizer step in the last one, if one is due.
+
+    Args:
+        accelerator: The trainer's.
+        model: The model as it is called.
+        last: Whether no micro-batch follows.
+
+    Yields:
+        Further arguments for Accelerate's ``backward``.
+    """
+    state = accelerator.gradient_state
+    due = state.sync_gradients
+    if has_deepspeed(accelerator):
+        state._set_sync_gradients(due and last)
+        try:
+            yield {"scale_wrt_gas": False}
+        finally:
+            state._set_sync_gradients(due)
+    else:
+        with nullcontext() if last or accelerator.is_fsdp2 else accelerator.no_sync(model):
+            yield {}
 
 
 @contextmanager
@@ -108,11 +109,20 @@ def gathered(model: nn.Module) -> Iterator[None]:
     All ranks enter together. A model that is not sharded is left as it is.
 
     Args:
-        model: The model as it is called; gradients are off.
+        model: The model as Accelerate wrapped it; gradients are off.
     """
-    if not isinstance(model, FSDPModule):
+    if isinstance(model, FSDPModule):
+        with _gathered_by_fsdp2(model):
+            yield
+    elif is_sharded(model):
+        with _gathered_by_deepspeed(model):
+            yield
+    else:
         yield
-        return
+
+
+@contextmanager
+def _gathered_by_fsdp2(model: Any) -> Iterator[None]:
     model._get_fsdp_state()._lazy_init()  # a first pass through a part would make that part the root
     shards = [one for one in model.modules() if isinstance(one, FSDPModule)]
     groups = [group for one in shards for group in one._get_fsdp_state()._fsdp_param_groups]
@@ -128,6 +138,34 @@ def gathered(model: nn.Module) -> Iterator[None]:
             group.post_forward_mesh_info = mesh
         for one in shards:
             one.reshard()
+
+
+@contextmanager
+def _gathered_by_deepspeed(model: Any) -> Iterator[None]:
+    """The same for an engine, or for a model that was sharded when it was loaded and has no engine yet."""
+    import deepspeed  # noqa: PLC0415 - an extra
+
+    optimizer = getattr(model, "optimizer", None)
+    # In an engine that does not train, what offloads parameters stands where the optimizer does.
+    offload = getattr(optimizer, "parameter_offload", optimizer)
+    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+        remove_hooks(model)
+        try:
+            with nullcontext() if offload is None else _uncompared(offload):
+                yield
+        finally:
+            add_hooks(model)
+
+
+@contextmanager
+def _uncompared(offload: Any) -> Iterator[None]:
+    """Take away the one hook that TRL leaves, in which ranks compare the passes that they made."""
+    hooks, number = offload.module._forward_pre_hooks, offload.fwd_pre_hook.id
+    compares = hooks.pop(number)
+    try:
+        yield
+    finally:
+        hooks[number] = compares
 
 
 def own_part(gradient: Tensor) -> Tensor:
@@ -146,33 +184,7 @@ def passes_of_all(accelerator: Any, here: int) -> int:
         accelerator: The trainer's.
         here: Micro-batches of this rank.
     """
-    if not accelerator.is_fsdp2:
+    if not in_step(accelerator):
         return here
     counts = accelerator.gather(torch.tensor([here], device=accelerator.device))
     return int(counts.max())
-
-
-def _unshardable(trainer: Any) -> list[str]:
-    """Return what cannot run under FSDP2, each with what to do."""
-    args, plugin = trainer.args, trainer.accelerator.state.fsdp_plugin
-    problems = [
-        f"{name}={getattr(args, name)!r}: set it to {plain!r}"
-        for name, plain in _NEEDS_WHOLE.items()
-        if getattr(args, name) != plain
-    ]
-    if trainer.HAS_CRITIC:
-        problems.append(f"{type(trainer).__name__}: take AgenticGRPOTrainer")
-    if args.use_vllm and is_peft_model(trainer.model):
-        problems.append(
-            "vLLM with an adapter: train all weights, or sample with the transformers engine"
-        )
-    if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
-        problems.append("fsdp_offload_params: set it to false")
-    if plugin.cpu_ram_efficient_loading:
-        problems.append("fsdp_cpu_ram_efficient_loading: set it to false")
-    return problems
-
-
-def _name(accelerator: Any) -> str:
-    version = getattr(getattr(accelerator.state, "fsdp_plugin", None), "fsdp_version", "")
-    return f"{accelerator.distributed_type.value}{version}"

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.trainer
 ROOT = Path(__file__).parent.parent.parent
 
 
-def on_two_ranks(name, folder):
+def on_two_ranks(name, folder, *, script="two_ranks.py"):
     command = [
         sys.executable,
         "-m",
@@ -40,7 +40,7 @@ def on_two_ranks(name, folder):
         "2",
         "--standalone",
     ]
-    script = [str(ROOT / "tests" / "trainers" / "two_ranks.py"), name, str(folder)]
+    arguments = [str(ROOT / "tests" / "trainers" / script), name, str(folder)]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -49,7 +49,7 @@ def on_two_ranks(name, folder):
         "HF_HUB_OFFLINE": "1",
     }
     done = subprocess.run(
-        command + script,
+        command + arguments,
         check=False,
         env=environment,
         capture_output=True,

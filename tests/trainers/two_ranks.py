@@ -157,7 +157,7 @@ def play_case(folder, **changes):
     )
     check_world(trainer)
     trainer.train()
-    weights = torch.cat([whole(p.detach()).flatten() for p in trainer.model.parameters()])
+    weights = torch.cat([whole(p).detach().flatten() for p in trainer.model.parameters()])
     both = trainer.accelerator.gather(weights[None])
     return {
         "equal": torch.equal(both[0], both[1]),

@@ -1,0 +1,84 @@
+"""DeepSpeed's ZeRO on two gloo ranks: gradients of one process, episodes, checkpoints, steps that are left out.
+
+Mutations seen red, with stage 3: nothing gathered, in rollouts, for the reference or for its copy; the hook left in which ranks compare
+their passes; loss divided by the accumulation; a step in each backward, or in none of the next step; the skipped step
+not asked for; a reference without an engine; ranks that go two ways in the head; unequal numbers of micro-batches.
+"""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from agentic_trl.trainers._trl_contract import FACTS
+from tests.tiny import largest_difference
+from tests.trainers.cases import SHARDED_CASES
+from tests.trainers.test_ranks import alone_of, check_vllm, on_two_ranks
+
+pytestmark = pytest.mark.deepspeed
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    return on_two_ranks("play", tmp_path_factory.mktemp("played"))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def zero(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(f"zero{request.param}")
+    result = on_two_ranks(str(request.param), folder, script="zero_ranks.py")
+    return {**result, "stage": request.param}
+
+
+@pytest.mark.parametrize("name", SHARDED_CASES)
+def test_ranks_give_the_gradient_of_the_union(tmp_path, zero, name):
+    alone, both = alone_of(name, tmp_path), zero["scripted"][name]
+    assert len(both["gradients"]) == len(alone.gradients.steps)
+    for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
+        assert largest_difference(one, two) < 1e-6
+    first, second = both["micro_batches"]
+    assert first == second
+
+
+def test_episodes_of_1_and_30_turns_train_as_with_replicated_parameters(zero, played):
+    result = zero["play"]
+    assert result["equal"]
+    assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
+    for metric in ("return", "turns/mean", "eval_return"):
+        one, two = ([e[metric] for e in log["metrics"] if metric in e] for log in (result, played))
+        assert one == pytest.approx(two, abs=1e-6)
+        assert one
+    torch.testing.assert_close(result["weights"], played["weights"], atol=1e-6, rtol=0)
+
+
+def test_the_weights_reach_a_vllm_server(zero):
+    check_vllm(zero["vllm"])
+
+
+@pytest.mark.parametrize("given", ["object", "path", "loaded"])
+def test_a_run_resumes_inside_a_generation(zero, given):
+    assert "remove_hooks leaves one hook of ZeRO-3" in FACTS[9]
+    result = zero["resume"][given]
+    assert largest_difference(result["whole"], result["resumed"]) == 0.0
+    saved = AutoModelForCausalLM.from_pretrained(result["saved"])
+    assert largest_difference(result["whole"], dict(saved.named_parameters())) == 0.0
+    count = len(result["whole"])
+    apart = [0, count, 0, count, 0] if zero["stage"] == 3 else [count] * 5
+    assert result["looks"] == [apart] * 2
+    assert result["reference"] == [apart] * 2
+
+
+def test_bfloat16_weights_give_log_probabilities_in_float32(zero):
+    result = zero["half"]
+    assert result["kinds"] == {torch.bfloat16}
+    logprob = result["logprob"]
+    assert logprob.dtype == torch.float32
+    assert (logprob.bfloat16().float() != logprob).any()
+
+
+def test_a_gradient_that_is_not_finite_is_left_out(zero):
+    assert zero["skip"] == {"error": None, "skipped": [0, 1, 0], "finite": True}
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(zero):
+    assert zero["stop"]["finite"]
+    assert zero["stop"]["error"].startswith("The gradient of optimizer step 2 is NaN or infinite")
