@@ -178,6 +178,21 @@ def test_episodes_that_come_to_the_same_context_read_it_once():
     check(model, list(zip(asked, samples, strict=True)))
 
 
+def test_the_last_id_of_a_copied_context_is_not_copied_on_before_it_is_fed():
+    model = make_model()
+    engine = engine_of(model)
+    known = [4, 5, 6, 7]
+    generate(engine, [request(0, known, 1), request(1, [8, 9, 10, 11], 1)])
+    # The slot that holds it moves on as another takes it over, and a new episode goes on from there.
+    asked = [
+        request(0, [12, 13, 14], 2, turn=1),
+        request(1, known, 2, turn=1),
+        request(2, [*known, 15, 16], 2),
+    ]
+    samples = generate(engine, asked)
+    check(model, list(zip(asked, samples, strict=True)))
+
+
 def test_prompts_of_other_lengths_are_computed_apart():
     model = make_model()
     counts = fed_tokens(model)

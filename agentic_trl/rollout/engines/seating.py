@@ -166,7 +166,7 @@ class Seating:
                     plan = _best_donor(plan, context, donors)
                 prompts[context] = plan
             plans.append(plan)
-            donors[slot] = (context, plan.level)
+            donors[slot] = (context[: plan.keep] if plan.new == 1 else context, plan.level)
         return plans
 
     def _taken(self) -> Iterator[tuple[int, Seat]]:
