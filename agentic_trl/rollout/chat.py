@@ -120,7 +120,7 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self._decode_few = functools.lru_cache(maxsize=2**16)(self._decode)
         self._encode_short = functools.lru_cache(maxsize=2**11)(self._encode)
-        self._added = AddedTokens(tokenizer.get_added_vocab(), unknown=tokenizer.unk_token_id)
+        self.added = AddedTokens(tokenizer.get_added_vocab(), unknown=tokenizer.unk_token_id)
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the text of a prompt, generation prompt included.
@@ -182,20 +182,11 @@ class ChatFormat:
             control characters other than tab and newline removed. What the tokenizer's normalizer
             alone would turn into an added token is removed.
         """
-        text = self._added.split(clean(text))
-        while not self._added.ids.isdisjoint(ids := self.encode(text, first=False)):
-            kept = [i for i in ids if i not in self._added.ids]
-            text = self._added.split(self.decode(kept))
+        text = self.added.split(clean(text))
+        while not self.added.ids.isdisjoint(ids := self.encode(text, first=False)):
+            kept = [i for i in ids if i not in self.added.ids]
+            text = self.added.split(self.decode(kept))
         return text
-
-    def splits_added(self, text: str, at: int) -> bool:
-        """Return whether an added token of the tokenizer stands across a position of a text.
-
-        Args:
-            text: Any text.
-            at: Position between two characters.
-        """
-        return self._added.across(text, at)
 
     def _render(self, messages: Sequence[Message], *, has_system: bool, in_parts: bool) -> str:
         shown: list[Mapping[str, Any]] = list(messages)
@@ -303,6 +294,6 @@ class Conversation:
         end = rf"\s*?{re.escape(self._end)}" if self._end else f"(?:{trailing})?"
         answer = re.compile(rf"\s*{re.escape(self._answer.strip())}{end}")
         match = answer.match(rendered, len(self._rendered))
-        if match is None or self._chat.splits_added(rendered, match.end()):
+        if match is None or self._chat.added.across(rendered, match.end()):
             return None
         return rendered[match.end() :] or None
