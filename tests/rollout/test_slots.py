@@ -13,7 +13,8 @@ kept; first uniform for all; answer not cleared; release forgets nothing; finish
 wave; wave mask not selected; wave padding attended; wave keeps a context; wave rows mixed; those
 in the line give up their slots; a known context copied too early, or but for two ids; contexts of one wave
 not known to each other; a known context not copied, not let in, read in a pass of its own or not noted; others
-let in with it; the last id of an answer for that of a context; buffers without room, or never read whole.
+let in with it; the last id of an answer for that of a context; buffers without room, or never read whole;
+an id copied on before it is fed.
 """
 
 from collections import deque
@@ -212,9 +213,8 @@ def test_prompts_of_other_lengths_are_computed_apart():
 
 
 def test_buffers_grow_by_an_eighth_and_are_read_whole_where_little_is_left():
-    model = (
-        make_model()
-    )  # a position of a head takes 8 numbers of 4 bytes, so 96 positions may be left
+    # A position of a head takes 8 numbers of 4 bytes, so 96 positions may be left.
+    model = make_model()
     widths = []
     model.register_forward_pre_hook(
         lambda _, args, keywords: widths.append(

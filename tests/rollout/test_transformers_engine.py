@@ -188,9 +188,7 @@ def test_a_model_whose_rotary_buffers_a_rollout_changed_can_be_trained(rope):
     assert any(one.is_inference() for one in tensors_of(model))
     engine.finish()
     for tensor in tensors_of(model):
-        tensor.add_(
-            0
-        )  # as DDP writes buffers; in inference mode they could not be written outside of it
+        tensor.add_(0)  # as DDP writes buffers; one of inference mode refuses it
     model(input_ids=torch.arange(20)[None]).logits.sum().backward()
 
 

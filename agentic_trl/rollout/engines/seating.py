@@ -152,19 +152,21 @@ class Seating:
         fresh = set(slots)
         donors: dict[int, tuple[Sequence[int], int]]
         donors = {s: (one.cached, -1) for s, one in self._taken() if s not in fresh}
-        prompts = {one.prompt: Prefill(s, 0, 0, level=-1) for s, one in self._taken()}
+        prompts = {one.prompt: (s, -1) for s, one in self._taken()}
         plans = []
         for slot in slots:
             context = self[slot].context
-            if known := prompts.get(context):
-                donor = None if known.slot == slot else known.slot
-                plan = Prefill(slot, len(context) - 1, 1, donor, known.level + 1)
+            if context in prompts:
+                donor, level = prompts[context]
+                plan = Prefill(
+                    slot, len(context) - 1, 1, None if donor == slot else donor, level + 1
+                )
             else:
                 keep = _kept(self[slot].cached, context)
                 plan = Prefill(slot, keep, len(context) - keep)
                 if not keep:
                     plan = _best_donor(plan, context, donors)
-                prompts[context] = plan
+                prompts[context] = (slot, plan.level)
             plans.append(plan)
             donors[slot] = (context[: plan.keep] if plan.new == 1 else context, plan.level)
         return plans

@@ -156,11 +156,10 @@ class TransformersEngine:
         if not self._cache.joins:
             yield list(plans)
             return
-        new = [(len(self._seats[plan.slot].context) - plan.keep, plan) for plan in plans]
-        new.sort(key=lambda one: one[0])
-        cuts = best_cuts([size for size, _ in new], PREFILL_TOKENS, pass_tokens=PASS_TOKENS)
+        plans = sorted(plans, key=lambda plan: plan.new)
+        cuts = best_cuts([plan.new for plan in plans], PREFILL_TOKENS, pass_tokens=PASS_TOKENS)
         for begin, end in reversed(cuts):
-            yield sorted((plan for _, plan in new[begin:end]), key=lambda plan: plan.slot)
+            yield sorted(plans[begin:end], key=lambda plan: plan.slot)
 
     def _feed(self, slots: Sequence[int], ids: Sequence[Sequence[int]]) -> list[tuple[int, Sample]]:
         """Feed ids and draw the token behind them; return the answers that are finished."""
