@@ -144,7 +144,10 @@ def sharded(tmp_path_factory):
 
 @pytest.mark.parametrize("name", SHARDED_CASES)
 def test_sharded_parameters_get_the_gradient_of_the_union(tmp_path, sharded, name):
-    alone, both = alone_of(name, tmp_path), sharded["scripted"][name]
+    check_gradients(alone_of(name, tmp_path), sharded["scripted"][name])
+
+
+def check_gradients(alone, both):
     assert len(both["gradients"]) == len(alone.gradients.steps)
     for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
         assert largest_difference(one, two) < 1e-6
@@ -153,7 +156,10 @@ def test_sharded_parameters_get_the_gradient_of_the_union(tmp_path, sharded, nam
 
 
 def test_sharded_parameters_play_and_learn_as_replicated_ones(sharded, played):
-    result = sharded["play"]
+    check_played(sharded["play"], played)
+
+
+def check_played(result, played):
     assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
     for metric in ("return", "turns/mean", "eval_return"):
         one, two = ([e[metric] for e in log["metrics"] if metric in e] for log in (result, played))
@@ -182,6 +188,9 @@ def test_sharded_bfloat16_weights_give_log_probabilities_in_float32(sharded):
     result = sharded["half"]
     assert result["stored"] == {torch.float32}
     assert result["computed"] == {torch.bfloat16}
-    logprob = result["logprob"]
+    check_float32(result["logprob"])
+
+
+def check_float32(logprob):
     assert logprob.dtype == torch.float32
     assert (logprob.bfloat16().float() != logprob).any()

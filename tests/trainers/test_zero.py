@@ -12,7 +12,14 @@ from transformers import AutoModelForCausalLM
 from agentic_trl.trainers._trl_contract import FACTS
 from tests.tiny import largest_difference
 from tests.trainers.cases import SHARDED_CASES
-from tests.trainers.test_ranks import alone_of, check_vllm, on_two_ranks
+from tests.trainers.test_ranks import (
+    alone_of,
+    check_float32,
+    check_gradients,
+    check_played,
+    check_vllm,
+    on_two_ranks,
+)
 
 pytestmark = pytest.mark.deepspeed
 
@@ -31,23 +38,12 @@ def zero(request, tmp_path_factory):
 
 @pytest.mark.parametrize("name", SHARDED_CASES)
 def test_ranks_give_the_gradient_of_the_union(tmp_path, zero, name):
-    alone, both = alone_of(name, tmp_path), zero["scripted"][name]
-    assert len(both["gradients"]) == len(alone.gradients.steps)
-    for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
-        assert largest_difference(one, two) < 1e-6
-    first, second = both["micro_batches"]
-    assert first == second
+    check_gradients(alone_of(name, tmp_path), zero["scripted"][name])
 
 
 def test_episodes_of_1_and_30_turns_train_as_with_replicated_parameters(zero, played):
-    result = zero["play"]
-    assert result["equal"]
-    assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
-    for metric in ("return", "turns/mean", "eval_return"):
-        one, two = ([e[metric] for e in log["metrics"] if metric in e] for log in (result, played))
-        assert one == pytest.approx(two, abs=1e-6)
-        assert one
-    torch.testing.assert_close(result["weights"], played["weights"], atol=1e-6, rtol=0)
+    assert zero["play"]["equal"]
+    check_played(zero["play"], played)
 
 
 def test_the_weights_reach_a_vllm_server(zero):
@@ -68,11 +64,8 @@ def test_a_run_resumes_inside_a_generation(zero, given):
 
 
 def test_bfloat16_weights_give_log_probabilities_in_float32(zero):
-    result = zero["half"]
-    assert result["kinds"] == {torch.bfloat16}
-    logprob = result["logprob"]
-    assert logprob.dtype == torch.float32
-    assert (logprob.bfloat16().float() != logprob).any()
+    assert zero["half"]["stored"] == {torch.bfloat16}
+    check_float32(zero["half"]["logprob"])
 
 
 def test_a_gradient_that_is_not_finite_is_left_out(zero):

@@ -51,17 +51,28 @@ def check_world(trainer):
 
 @contextmanager
 def fsdp_on_the_cpu():
-    """Let Accelerate shard over gloo; of itself it does so for accelerators alone, and trains with DDP instead."""
+    """Let Accelerate shard over gloo."""
+
+    def take(state, plugin):
+        if state._mixed_precision != "no":
+            plugin.set_mixed_precision(state._mixed_precision)
+        state.fsdp_plugin = plugin
+
+    with on_the_cpu(DistributedType.FSDP, "fsdp_plugin", take):
+        yield
+
+
+@contextmanager
+def on_the_cpu(kind, name, take):
+    """Let Accelerate take a plugin on the CPU; of itself it does so for accelerators alone, and trains with DDP."""
     original = AcceleratorState.__init__
 
-    def init(self, *arguments, fsdp_plugin=None, **keywords):
-        original(self, *arguments, fsdp_plugin=fsdp_plugin, **keywords)
-        if fsdp_plugin is not None:
-            if self._mixed_precision != "no":
-                fsdp_plugin.set_mixed_precision(self._mixed_precision)
-            self.fsdp_plugin = fsdp_plugin
-            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-            self.distributed_type = DistributedType.FSDP
+    def init(self, *arguments, **keywords):
+        original(self, *arguments, **keywords)
+        if keywords.get(name) is not None:
+            take(self, keywords[name])
+            PartialState._shared_state["distributed_type"] = kind
+            self.distributed_type = kind
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AcceleratorState, "__init__", init)
@@ -206,15 +217,15 @@ def sharded_cases(folder):
             "scripted": {
                 name: scripted_case(name, folder / name, **SHARDED) for name in SHARDED_CASES
             },
-            "half": half_case(folder / "half"),
+            "half": half_case(folder / "half", **SHARDED),
             "play": play_case(folder / "play", **SHARDED),
             "vllm": vllm_case(folder / "vllm", **SHARDED),
             "resume": sharded_resume(folder / "resume"),
         }
 
 
-def half_case(folder):
-    """The log-probabilities that the loss sees with FSDP2 in bfloat16."""
+def half_case(folder, **changes):
+    """The log-probabilities that the loss sees in bfloat16."""
     found = []
 
     class Kept(AgenticGRPOTrainer):
@@ -224,7 +235,7 @@ def half_case(folder):
             )
             return super()._policy_loss(model, micro)
 
-    trainer = make_trainer(folder, cls=Kept, bf16=True, **SHARDED)
+    trainer = make_trainer(folder, cls=Kept, bf16=True, **changes)
     trainer.train()
     kinds = {p.dtype for p in trainer.model.parameters()}
     with gathered(trainer.model):
@@ -232,18 +243,23 @@ def half_case(folder):
     return {"logprob": found[0], "stored": kinds, "computed": computed}
 
 
-def sharded_resume(folder):
+def run_and_resume(folder, make=make_trainer, **changes):
     """A run that is evaluated before it trains, and its last steps again from inside a generation."""
     knobs = {"max_steps": 5, "steps_per_generation": 2, "num_iterations": 2, "beta": 0.1}
-    knobs |= {"per_device_train_batch_size": 4, "method": "planpo", **SHARDED}
-    first = make_trainer(folder, **knobs, save_strategy="steps", save_steps=3)
+    knobs |= {"per_device_train_batch_size": 4, "method": "planpo", **changes}
+    first = make(folder, **knobs, save_strategy="steps", save_steps=3)
     check_world(first)
     first.evaluate()
     first.train()
-    part = make_trainer(folder, **knobs)
+    part = make(folder, **knobs)
     part.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
     rows = [unsampled_row(range(3, 5 + 4 * n)) for n in range(1 + 2 * distributed.get_rank())]
     part._attach("old_logprob", part.model, rows)  # a pass more of one rank would wait for ever
+    return first, part
+
+
+def sharded_resume(folder):
+    first, part = run_and_resume(folder, **SHARDED)
     looks = gather_object([looks_of(part.model)])
     weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in (first, part)]
     saved = load_file(folder / "checkpoint-5" / "model.safetensors")

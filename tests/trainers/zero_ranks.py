@@ -5,12 +5,12 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import deepspeed
 import pytest
 import torch
-from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType, gather_object
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.utils import safe_get_full_grad
@@ -18,9 +18,7 @@ from torch import distributed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentic_trl import tiny_policy
-from agentic_trl.batching import unsampled_row
 from agentic_trl.trainers import forward
-from agentic_trl.trainers.forward import token_logprobs
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.sharded import gathered
 from tests.tiny import Countdown, make_args, make_trainer
@@ -46,24 +44,19 @@ def zero(stage):
 
 @contextmanager
 def deepspeed_on_the_cpu():
-    """Let Accelerate hand the model to DeepSpeed over gloo; of itself it trains with DDP on the CPU."""
-    original = AcceleratorState.__init__
+    """Let Accelerate hand the model to DeepSpeed over gloo."""
 
-    def init(self, *arguments, deepspeed_plugin=None, **keywords):
-        original(self, *arguments, deepspeed_plugin=deepspeed_plugin, **keywords)
-        if deepspeed_plugin is not None:
-            deepspeed_plugin.set_mixed_precision(self._mixed_precision)
-            deepspeed_plugin.select(_from_accelerator_state=True)
-            self._mixed_precision = "no"
-            self.deepspeed_plugins = deepspeed_plugin
-            PartialState._shared_state["distributed_type"] = DistributedType.DEEPSPEED
-            self.distributed_type = DistributedType.DEEPSPEED
+    def take(state, plugin):
+        plugin.set_mixed_precision(state._mixed_precision)
+        plugin.select(_from_accelerator_state=True)
+        state._mixed_precision = "no"
+        state.deepspeed_plugins = plugin
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
     # Before a model is loaded, which asks for the world's size.
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AcceleratorState, "__init__", init)
+    cpu = two_ranks.on_the_cpu(DistributedType.DEEPSPEED, "deepspeed_plugin", take)
+    with cpu, pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeepSpeedEngine, "step", keeping_gradients)
         patch.setattr(two_ranks, "check_world", check_world)
         patch.setattr(two_ranks, "gradients_of", lambda trainer: take_gradients())
@@ -106,7 +99,7 @@ def whole_model(model):
     return {n: whole(p).detach().clone() for n, p in model.named_parameters()}
 
 
-def small_trainer(folder, given, **knobs):
+def small_trainer(folder, *, given, **knobs):
     """A trainer of a random model, or of the tiny policy, which is sharded as it is loaded, here or by the trainer."""
     if given == "object":
         return make_trainer(folder, **knobs)
@@ -119,17 +112,8 @@ def small_trainer(folder, given, **knobs):
 
 
 def resume_case(folder, given, **more):
-    """A run with a reference that is evaluated before it trains, and its last steps again from within a generation."""
-    knobs = {"max_steps": 5, "steps_per_generation": 2, "num_iterations": 2, "beta": 0.1}
-    knobs |= {"per_device_train_batch_size": 4, "method": "planpo", **more}
-    first = small_trainer(folder, given, **knobs, save_strategy="steps", save_steps=3)
-    check_world(first)
-    first.evaluate()
-    first.train()
-    part = small_trainer(folder, given, **knobs)
-    part.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
-    rows = [unsampled_row(range(3, 5 + 4 * n)) for n in range(1 + 2 * distributed.get_rank())]
-    part._attach("old_logprob", part.model, rows)  # a pass more of one rank would wait for ever
+    make = partial(small_trainer, given=given)
+    first, part = two_ranks.run_and_resume(folder, make, **more)
     return {
         "whole": whole_model(first.model),
         "resumed": whole_model(part.model),
@@ -155,20 +139,6 @@ def looks_of(engine):
             counts.append(count())
             engine(input_ids=ids)  # in step again
     return counts
-
-
-def half_case(folder, **more):
-    """The log-probabilities that the loss sees in bfloat16."""
-    found = []
-
-    class Kept(AgenticGRPOTrainer):
-        def _policy_loss(self, model, micro):
-            found.append(token_logprobs(model, micro.batch, temperature=self.temperature)[0])
-            return super()._policy_loss(model, micro)
-
-    trainer = make_trainer(folder, cls=Kept, bf16=True, **more)
-    trainer.train()
-    return {"logprob": found[0].detach(), "kinds": {p.dtype for p in trainer.model.parameters()}}
 
 
 def nan_case(folder, how, **more):
@@ -206,7 +176,7 @@ def main():
             },
             "play": two_ranks.play_case(folder / "play", **settings),
             "vllm": two_ranks.vllm_case(folder / "vllm", **settings),
-            "half": half_case(folder / "half", **settings),
+            "half": two_ranks.half_case(folder / "half", **settings),
             "skip": nan_case(folder / "skip", "skip", **settings),
             "stop": nan_case(folder / "stop", "stop", **settings),
             "resume": {
