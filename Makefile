@@ -26,10 +26,10 @@ test-vllm: .venv-vllm/installed  ## Tests with vLLM on the CPU, in an environmen
 	.venv-vllm/bin/python -m pytest -m vllm tests/vllm -s --show-capture=no
 
 test-deepspeed: .venv-deepspeed/installed  ## Tests with DeepSpeed on the CPU, in a venv of their own
-	.venv-deepspeed/bin/python -m pytest -m deepspeed tests/trainers/test_zero.py
+	.venv-deepspeed/bin/python -m pytest -m deepspeed tests/trainers/ranks/test_zero.py
 
 test-envs: $(ENVS)/installed-envs  ## Benchmarks and other people's environments, in a venv of their own (Java 9+ for one)
-	$(ENVS)/bin/python -m pytest -m envs tests/envs
+	$(ENVS)/bin/python -m pytest -m envs tests/environments/adapters
 
 check: lint types
 

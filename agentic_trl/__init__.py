@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from agentic_trl.assets import tiny_policy
     from agentic_trl.environments.base import ActionFormat, TextEnv
     from agentic_trl.environments.registry import make_env, register_env
-    from agentic_trl.trainers.config import AgenticGRPOConfig
+    from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+    from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
     from agentic_trl.trainers.evaluate import evaluate
     from agentic_trl.trainers.grpo import AgenticGRPOTrainer
     from agentic_trl.trainers.ppo import AgenticPPOTrainer, PPOTrainer
-    from agentic_trl.trainers.ppo_config import AgenticPPOConfig, PPOConfig
     from agentic_trl.types import StopReason, Trajectory, Turn
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "ActionFormat": "agentic_trl.environments.base",
-    "AgenticGRPOConfig": "agentic_trl.trainers.config",
+    "AgenticGRPOConfig": "agentic_trl.trainers.config.grpo",
     "AgenticGRPOTrainer": "agentic_trl.trainers.grpo",
-    "AgenticPPOConfig": "agentic_trl.trainers.ppo_config",
+    "AgenticPPOConfig": "agentic_trl.trainers.config.ppo",
     "AgenticPPOTrainer": "agentic_trl.trainers.ppo",
-    "PPOConfig": "agentic_trl.trainers.ppo_config",
+    "PPOConfig": "agentic_trl.trainers.config.ppo",
     "PPOTrainer": "agentic_trl.trainers.ppo",
     "StopReason": "agentic_trl.types",
     "TextEnv": "agentic_trl.environments.base",

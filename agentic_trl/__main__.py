@@ -15,7 +15,7 @@ from agentic_trl.environments.base import ActionFormat
 from agentic_trl.environments.registry import env_spec, registered_envs
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.trainers.evaluate import evaluate
-from agentic_trl.trainers.traces import trace_lines
+from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.viewer import render_trajectory
 
 

@@ -30,15 +30,15 @@ from transformers import (
 )
 
 from agentic_trl.assets import tiny_policy
-from agentic_trl.environments.frozen_lake import MOVES, FrozenLake, FrozenLakeOracle
+from agentic_trl.environments.games.frozen_lake import MOVES, FrozenLake, FrozenLakeOracle
 from agentic_trl.evaluation import EpisodeRecord, summarize
-from agentic_trl.rollout.chat import ChatFormat, Conversation, WindowHistory
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.rollout.engines.transformers import TransformersEngine
-from agentic_trl.rollout.pool import Environments
-from agentic_trl.rollout.setup import read_setup
-from agentic_trl.rollout.start import Limits, Start
+from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
+from agentic_trl.rollout.env_pool.attributes import read_setup
+from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.task import Limits, Start
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from agentic_trl import (
     AgenticPPOTrainer,
     tiny_policy,
 )
-from agentic_trl.trainers.methods import methods_of
+from agentic_trl.trainers.config.methods import methods_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
 from recipes import records

@@ -24,9 +24,9 @@ from transformers import AutoConfig, AutoTokenizer
 from trl import SFTConfig, SFTTrainer, get_peft_config
 
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
-from agentic_trl.trainers.arguments import rollout_settings
-from agentic_trl.trainers.model_facts import context_limit
-from agentic_trl.trainers.tasks import resolve_environments, task_dataset
+from agentic_trl.trainers.config.arguments import rollout_settings
+from agentic_trl.trainers.model.facts import context_limit
+from agentic_trl.trainers.user_code.tasks import resolve_environments, task_dataset
 
 
 def main() -> None:

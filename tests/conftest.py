@@ -25,8 +25,13 @@ CHECKED = [
     "environments",
     "evaluation",
 ]
-CHECKED += ["trainers.credit", "trainers.forward", "trainers.generation", "trainers.metrics"]
-CHECKED += ["trainers.reference", "trainers.weighting"]
+CHECKED += [
+    "trainers.update.credit",
+    "trainers.model.forward",
+    "trainers.update.rows",
+    "trainers.run.metrics",
+]
+CHECKED += ["trainers.model.reference", "trainers.update.actfocus", "user_values"]
 jaxtyping.install_import_hook(
     [f"agentic_trl.{name}" for name in CHECKED], "tests.checking.typechecker"
 )

@@ -27,10 +27,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from transformers.trainer_utils import get_last_checkpoint
 
-from agentic_trl.trainers.checkpoints import PARTIAL
+from agentic_trl.trainers.run.checkpoints import PARTIAL
 from tests.tiny import make_trainer
-from tests.trainers.outcomes import differences, outcome
-from tests.trainers.ppo_tools import make_ppo
+from tests.trainers.run.outcomes import differences, outcome
+from tests.trainers.update.ppo_tools import make_ppo
 
 KNOBS = {
     "max_steps": 14,  # 4 steps a generation, 2 generations an epoch: far into the second

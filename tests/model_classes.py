@@ -10,7 +10,6 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 import transformers
@@ -19,20 +18,21 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from trl.trainer.utils import add_fused_lm_head
 
 from agentic_trl.batching import pad_rows
-from agentic_trl.rollout.engines.probe import choose_cache
-from agentic_trl.trainers.dropout import disable_dropout
-from agentic_trl.trainers.plain_passes import (
+from agentic_trl.rollout.engines.transformers.probe import choose_cache
+from agentic_trl.trainers.model.dropout import disable_dropout
+from agentic_trl.trainers.model.plain_passes import (
     ROUNDING,
     plain_logits,
     plain_scores,
     probe_rows,
     quiet,
 )
-from agentic_trl.trainers.probe_checks import check_training_mode, choose_head
+from agentic_trl.trainers.model.probe_checks import check_training_mode, choose_head
+from tests.paths import ROOT
 
 VOCAB, SECONDS = 32, 120
 IDS = list(range(3, VOCAB))
-PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+PAGE = ROOT / "docs" / "models.md"
 BEGIN, END = "<!-- table: python -m tests.model_classes --write -->", "<!-- end of the table -->"
 
 WIDTH = (

@@ -4,11 +4,12 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+from tests.paths import ROOT
+
+EXAMPLES = ROOT / "examples"
 
 
 def code_lines(source):

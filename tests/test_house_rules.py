@@ -5,11 +5,11 @@ import dataclasses
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
+
 PACKAGE = ROOT / "agentic_trl"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

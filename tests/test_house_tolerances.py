@@ -8,11 +8,11 @@ Mutations seen red: each line of ``SOURCES`` without its reason; ``abs=1e-5`` pu
 """
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
+
 FILES = sorted(path for folder in ("tests", "recipes") for path in (ROOT / folder).rglob("*.py"))
 SMALL = 1e-2
 """Numbers below this, on the small side of a comparison, are taken for tolerances; larger ones for bounds."""

@@ -11,9 +11,9 @@ import torch
 
 from agentic_trl.batching import build_rows, pad_rows
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.rollout.engines.transformers import TransformersEngine
-from agentic_trl.trainers.forward import fused_scores, whole_scores
-from agentic_trl.trainers.plain_passes import (
+from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
+from agentic_trl.trainers.model.forward import fused_scores, whole_scores
+from agentic_trl.trainers.model.plain_passes import (
     ROUNDING,
     mean_difference,
     plain_logits,
@@ -22,7 +22,7 @@ from agentic_trl.trainers.plain_passes import (
 )
 from agentic_trl.types import StopReason, Trajectory, Turn
 from tests.model_classes import CLASSES, PAGE, build, limited, result_of, survey
-from tests.rollout.models import play
+from tests.rollout.engines.models import play
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 
 from agentic_trl.environments.base import ActionFormat, TextEnv
-from agentic_trl.trainers.config import AgenticGRPOConfig
+from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.types import StopReason, Trajectory, Turn
 

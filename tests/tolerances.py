@@ -57,7 +57,7 @@ def doubles() -> Iterator[None]:
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    generation = sys.modules.get("agentic_trl.trainers.generation")
+    generation = sys.modules.get("agentic_trl.trainers.update.rows")
     try:
         with pytest.MonkeyPatch.context() as patch, Doubles():
             patch.setattr(torch.autograd, "_engine_run_backward", backward_in_doubles)

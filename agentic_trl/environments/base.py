@@ -29,7 +29,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 
-from agentic_trl.environments.texts import as_texts
+from agentic_trl.user_values import as_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,10 +33,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentic_trl.rollout.engines.base import Request
+from agentic_trl.rollout.env_pool.host import Opened, Reply
+from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.episode import Episode, Rollout
-from agentic_trl.rollout.host import Opened, Reply
-from agentic_trl.rollout.pool import Environments
-from agentic_trl.rollout.start import Start
+from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
 
 __all__ = ["Rollout", "collect"]

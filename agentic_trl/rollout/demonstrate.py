@@ -17,10 +17,10 @@ from torch import nn
 from agentic_trl.batching import build_rows
 from agentic_trl.environments.base import Environment, Oracle
 from agentic_trl.environments.spec import EnvSpec
-from agentic_trl.rollout.chat import ChatFormat
 from agentic_trl.rollout.engines.base import Request, Sample
+from agentic_trl.rollout.env_pool.attributes import read_setup
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
-from agentic_trl.rollout.setup import read_setup
+from agentic_trl.rollout.text.chat import ChatFormat
 from agentic_trl.types import Trajectory
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from jinja2 import TemplateError
 
-from agentic_trl.rollout.chat import ChatFormat, Conversation, History, Prompt, full_history
 from agentic_trl.rollout.engines.base import Engine, Request, Sample
-from agentic_trl.rollout.host import Failure, Opened, Stepped
-from agentic_trl.rollout.parse import Answer, parse_answer
-from agentic_trl.rollout.setup import EnvironmentSetup
-from agentic_trl.rollout.start import Limits, Start
+from agentic_trl.rollout.env_pool.attributes import EnvironmentSetup
+from agentic_trl.rollout.env_pool.host import Failure, Opened, Stepped
+from agentic_trl.rollout.task import Limits, Start
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, History, Prompt, full_history
+from agentic_trl.rollout.text.parse import Answer, parse_answer
 from agentic_trl.types import Fault, StopReason, Trajectory, Turn
 
 CHARACTERS_PER_TOKEN = 16

@@ -9,16 +9,16 @@ from tqdm.auto import tqdm
 from transformers import StopStringCriteria
 
 from agentic_trl.environments.spec import EnvSpec
-from agentic_trl.environments.texts import as_texts
-from agentic_trl.rollout.chat import ChatFormat, History, full_history
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Engine, EngineFactory, Sampling
-from agentic_trl.rollout.engines.caches import CacheKind
-from agentic_trl.rollout.engines.transformers import TransformersEngine
-from agentic_trl.rollout.plain_text import PlainText
-from agentic_trl.rollout.pool import Environments
-from agentic_trl.rollout.start import Limits, Start
+from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind
+from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
+from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.task import Limits, Start
+from agentic_trl.rollout.text.chat import ChatFormat, History, full_history
+from agentic_trl.rollout.text.plain_text import PlainText
 from agentic_trl.types import Trajectory
+from agentic_trl.user_values import as_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

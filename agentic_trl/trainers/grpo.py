@@ -12,25 +12,25 @@ from torch import Tensor
 from trl.trainer.callbacks import SyncRefModelCallback
 
 from agentic_trl.rollout.manager import RolloutManager
-from agentic_trl.trainers._trl_contract import require_supported_trl
-from agentic_trl.trainers.adapters import keep_start, refuse_prompt_learning, same_flags
-from agentic_trl.trainers.arguments import normalizer_of, rollout_settings
-from agentic_trl.trainers.checks import check_environment_run, check_plain_run
-from agentic_trl.trainers.config import AgenticGRPOConfig
-from agentic_trl.trainers.dropout import disable_dropout
-from agentic_trl.trainers.engines import choose_engine, require_vllm
-from agentic_trl.trainers.frozen import frozen_copy
-from agentic_trl.trainers.given import take_over
-from agentic_trl.trainers.mixin import EnvironmentHooks
-from agentic_trl.trainers.ranks import set_up_ranks
-from agentic_trl.trainers.reference import reference_gap, sample_rows, warn_of_first_kl
-from agentic_trl.trainers.scores import checked, read_weights
-from agentic_trl.trainers.scores import environment as environment_reward
-from agentic_trl.trainers.sharded import gathered, prepare_reference
-from agentic_trl.trainers.sharing import refuse_unshareable
-from agentic_trl.trainers.signals import SignalWatch
-from agentic_trl.trainers.strangers import guarded
-from agentic_trl.trainers.tasks import (
+from agentic_trl.trainers.config.arguments import normalizer_of, rollout_settings
+from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
+from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+from agentic_trl.trainers.config.trl_contract import require_supported_trl
+from agentic_trl.trainers.hooks import EnvironmentHooks
+from agentic_trl.trainers.model.adapters import keep_start, refuse_prompt_learning, same_flags
+from agentic_trl.trainers.model.dropout import disable_dropout
+from agentic_trl.trainers.model.frozen_copy import frozen_copy
+from agentic_trl.trainers.model.given import take_over
+from agentic_trl.trainers.model.reference import reference_gap, sample_rows, warn_of_first_kl
+from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
+from agentic_trl.trainers.ranks.sharded import gathered, prepare_reference
+from agentic_trl.trainers.ranks.supported import set_up_ranks
+from agentic_trl.trainers.run.signals import SignalWatch
+from agentic_trl.trainers.run.success_threshold import ThresholdWatch
+from agentic_trl.trainers.user_code.copies import guarded
+from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
+from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward
+from agentic_trl.trainers.user_code.tasks import (
     has_text_prompts,
     held_out_dataset,
     refuse_unknown_columns,
@@ -38,7 +38,7 @@ from agentic_trl.trainers.tasks import (
     resolve_environments,
     task_dataset,
 )
-from agentic_trl.trainers.threshold import ThresholdWatch
+from agentic_trl.trainers.vllm import choose_engine, require_vllm
 from agentic_trl.types import TurnTable
 
 

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from agentic_trl.algorithms.steppo import value_loss
 from agentic_trl.batching import Row, cut_rows, unsampled_row
 from agentic_trl.environments.single_turn import SingleTurn
-from agentic_trl.trainers.causes import read_critic
-from agentic_trl.trainers.critic import AdapterCritic, Critic, SeparateCritic
-from agentic_trl.trainers.given import strip
+from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
-from agentic_trl.trainers.mixin import MicroBatch
-from agentic_trl.trainers.ppo_config import AgenticPPOConfig, PPOConfig
-from agentic_trl.trainers.signals import watch_signals
-from agentic_trl.trainers.values import credit_rows
+from agentic_trl.trainers.hooks import MicroBatch
+from agentic_trl.trainers.model.given import strip
+from agentic_trl.trainers.run.signal_causes import read_critic
+from agentic_trl.trainers.run.signals import watch_signals
+from agentic_trl.trainers.update.critic import AdapterCritic, Critic, SeparateCritic
+from agentic_trl.trainers.update.critic_credit import credit_rows
 from agentic_trl.types import StopReason, Trajectory
 
 

@@ -25,7 +25,7 @@ import torch
 from timing import print_json
 
 from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, TextEnv, Trajectory, tiny_policy
-from agentic_trl.environments.frozen_lake import FrozenLake
+from agentic_trl.environments.games.frozen_lake import FrozenLake
 
 RATES = {"raise": 0.05, "hang": 0.02, "number": 0.01 / 3, "huge": 0.01 / 3, "control": 0.01 / 3}
 """Share of attempts with a fault of each kind; the last three are garbage."""

@@ -30,12 +30,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from trl import GRPOConfig, GRPOTrainer
 
 from agentic_trl.environments.base import ActionFormat
-from agentic_trl.rollout.chat import ChatFormat
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Request, Sampling
-from agentic_trl.rollout.engines.transformers import TransformersEngine
-from agentic_trl.rollout.pool import Environments
-from agentic_trl.rollout.start import Limits, Start
+from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
+from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.task import Limits, Start
+from agentic_trl.rollout.text.chat import ChatFormat
 
 EPISODES, SAMPLED, OBSERVED = 8, 16, 48
 SMOLLM2 = Path.home() / ".cache/agentic_trl/smollm2/model"

@@ -22,13 +22,13 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
 
 from agentic_trl.environments.built_in import BUILT_IN
 from agentic_trl.environments.registry import env_spec
+from tests.paths import ROOT
 
 VARIANTS = {
     "FrozenLake-v1": [{"slippery": True}],
@@ -203,7 +203,7 @@ def test_same_seed_same_episode_in_another_process():
     )
     other = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         env=os.environ | {"PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ Changes of the code that turned these tests red, each tried once:
 - ``_REGISTRY[id] = spec`` without the comparison: ``test_second_registration``.
 - ``make`` without its ``isinstance`` check: ``test_what_is_no_environment_is_refused``.
 - ``TextEnv`` for every ``make_tasks``: ``test_tasks_come_from_the_class``.
-- ``from agentic_trl.environments.frozen_lake import FrozenLake`` in the registry:
+- ``from agentic_trl.environments.games.frozen_lake import FrozenLake`` in the registry:
   ``test_import_loads_no_environment``.
 - ``get_close_matches`` on the id as typed: ``test_unknown_id_names_close_ones``.
 - ``functools.partial`` not taken apart: ``test_partial_of_a_class_keeps_its_tasks``.
@@ -16,7 +16,6 @@ Changes of the code that turned these tests red, each tried once:
 import ast
 import dataclasses
 import functools
-import pathlib
 import subprocess
 import sys
 
@@ -24,7 +23,7 @@ import pytest
 
 from agentic_trl.environments import registry
 from agentic_trl.environments.base import EVAL_SEED_OFFSET, TextEnv
-from agentic_trl.environments.frozen_lake import FrozenLake
+from agentic_trl.environments.games.frozen_lake import FrozenLake
 from agentic_trl.environments.registry import (
     env_spec,
     make_env,
@@ -33,6 +32,7 @@ from agentic_trl.environments.registry import (
     resolve_environment,
 )
 from agentic_trl.environments.spec import EnvSpec
+from tests.paths import ROOT
 
 
 class Echo:
@@ -67,17 +67,17 @@ def test_import_loads_no_environment():
         "import sys, agentic_trl.environments.registry as r; print(r.registered_envs());"
         "print([m for m in sys.modules if m.startswith('agentic_trl.environments.')])"
     )
-    root = pathlib.Path(__file__).parents[2]
+    root = ROOT
     out = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     names, modules = out.stdout.splitlines()
     assert "FrozenLake-v1" in names
     assert ast.literal_eval(modules) == [
-        "agentic_trl.environments.texts",
+        "agentic_trl.texts",
         "agentic_trl.environments.base",
         "agentic_trl.environments.built_in",
-        "agentic_trl.environments.optional",
+        "agentic_trl.environments.adapters.optional",
         "agentic_trl.environments.spec",
         "agentic_trl.environments.registry",
     ]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from agentic_trl.trainers.methods import methods_of
+from agentic_trl.trainers.config.methods import methods_of
 from tests.tiny import make_model, make_trainer, scripted, scripted_trajectories
-from tests.trainers.ppo_tools import LORA, make_ppo
+from tests.trainers.update.ppo_tools import LORA, make_ppo
 
 pytestmark = [
     pytest.mark.gpu,

@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import yaml
 
 from recipes import train
+from tests.paths import ROOT
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = ROOT / "recipes"
 
 
 def launch(script, *arguments):

@@ -1,6 +1,6 @@
 """The recipes of ScienceWorld, ALFWorld and TextWorld: each parses, and is as its page says.
 
-``tests/envs`` trains on these environments, which need packages that are not here.
+``tests/environments/adapters`` trains on these environments, which need packages that are not here.
 """
 
 import inspect
@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from agentic_trl.environments.registry import env_spec
-from agentic_trl.trainers.checks import check_environment_run
+from agentic_trl.trainers.config.checks import check_environment_run
 from recipes import train
 from tests.recipes.running import RECIPES
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from agentic_trl.environments.registry import env_spec
-from agentic_trl.trainers.checks import check_environment_run
+from agentic_trl.trainers.config.checks import check_environment_run
 from recipes import train
 from tests.recipes.running import RECIPES, launch, words
 

@@ -14,7 +14,7 @@ import re
 import pytest
 import yaml
 
-from agentic_trl.trainers.methods import DEFAULTS, METHODS
+from agentic_trl.trainers.config.methods import DEFAULTS, METHODS
 from tests.recipes.running import RECIPES
 
 FILES = sorted(path for path in RECIPES.glob("*/*.yaml") if path.parent.name != "accelerate")

@@ -10,16 +10,16 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentic_trl.assets import tiny_policy
-from agentic_trl.environments.frozen_lake import FrozenLake
+from agentic_trl.environments.games.frozen_lake import FrozenLake
 from agentic_trl.environments.registry import resolve_environment
 from agentic_trl.evaluation import EpisodeRecord, summarize
-from agentic_trl.rollout.chat import ChatFormat, WindowHistory
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.rollout.engines.transformers import TransformersEngine
-from agentic_trl.rollout.pool import Environments
-from agentic_trl.rollout.start import Limits, Start
-from agentic_trl.trainers.checks import check_environment_run
+from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
+from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.task import Limits, Start
+from agentic_trl.rollout.text.chat import ChatFormat, WindowHistory
+from agentic_trl.trainers.config.checks import check_environment_run
 from recipes import train
 from tests.recipes.running import RECIPES, launch, train_for_a_step
 

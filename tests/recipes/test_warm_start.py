@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentic_trl import tiny_policy
 from agentic_trl.environments.registry import env_spec
-from agentic_trl.rollout.chat import WindowHistory
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.rollout.manager import RolloutSettings
-from agentic_trl.rollout.start import Limits
+from agentic_trl.rollout.task import Limits
+from agentic_trl.rollout.text.chat import WindowHistory
 from tests.recipes.running import RECIPES, launch
 
 LAKE = RECIPES / "frozen_lake" / "planpo.yaml"

@@ -12,11 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from agentic_trl.environments.base import ActionFormat
-from agentic_trl.rollout.chat import ChatFormat
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
-from agentic_trl.rollout.pool import Environments
-from agentic_trl.rollout.start import Limits, Start
+from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.task import Limits, Start
+from agentic_trl.rollout.text.chat import ChatFormat
 from agentic_trl.types import Turn
 
 WORDS = ["<pad>", "<end>", "<unk>", "<system>", "<user>", "<assistant>", "<go>", "</go>"]

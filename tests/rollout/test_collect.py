@@ -10,7 +10,7 @@ state key after the step.
 
 import pytest
 
-from agentic_trl.rollout.start import Limits
+from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (
     COMPLAINT,

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from agentic_trl.rollout.collect import Rollout, collect
+from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.episode import CHARACTERS_PER_TOKEN, RETRY
-from agentic_trl.rollout.pool import Environments
-from agentic_trl.rollout.start import Limits
+from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (
     GO,
@@ -340,7 +340,7 @@ def test_environments_go_back_and_are_used_again_unless_they_failed():
 def test_a_refused_answer_is_not_played_anew():
     import copy
 
-    from agentic_trl.rollout.chat import ChatFormat
+    from agentic_trl.rollout.text.chat import ChatFormat
 
     tokenizer = copy.deepcopy(chat().tokenizer)
     tokenizer.chat_template = tokenizer.chat_template.replace(

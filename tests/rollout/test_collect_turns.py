@@ -10,7 +10,7 @@ after the step.
 import numpy as np
 import pytest
 
-from agentic_trl.rollout.start import Limits
+from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (
     COMPLAINT,

@@ -12,13 +12,13 @@ from transformers import AutoTokenizer
 
 from agentic_trl import tiny_policy
 from agentic_trl.environments.base import ActionFormat, TextEnv
-from agentic_trl.environments.frozen_lake import FrozenLake, shortest_path
+from agentic_trl.environments.games.frozen_lake import FrozenLake, shortest_path
 from agentic_trl.environments.registry import env_spec
 from agentic_trl.environments.spec import EnvSpec
-from agentic_trl.rollout.chat import ChatFormat, WindowHistory, full_history
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.rollout.manager import RolloutSettings
-from agentic_trl.rollout.start import Limits
+from agentic_trl.rollout.task import Limits
+from agentic_trl.rollout.text.chat import ChatFormat, WindowHistory, full_history
 from agentic_trl.types import StopReason, TokenKind
 
 LAKE = env_spec("FrozenLake-v1")

@@ -11,8 +11,8 @@ from dataclasses import replace
 from agentic_trl.environments.registry import resolve_environment
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
-from agentic_trl.rollout.start import Limits
-from agentic_trl.trainers.arguments import rollout_settings
+from agentic_trl.rollout.task import Limits
+from agentic_trl.trainers.config.arguments import rollout_settings
 from tests.rollout.scripted import GO, Engine, Script, run, step
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer
 

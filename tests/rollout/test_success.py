@@ -9,7 +9,7 @@ import pytest
 
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
-from agentic_trl.rollout.start import Limits
+from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import GO, Script, run_one, start, step
 from tests.tiny import make_tokenizer

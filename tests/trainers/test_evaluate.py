@@ -11,13 +11,13 @@ import pytest
 from agentic_trl import evaluate, tiny_policy
 from agentic_trl.__main__ import main
 from agentic_trl.environments import registry
-from agentic_trl.environments.frozen_lake import FrozenLake
+from agentic_trl.environments.games.frozen_lake import FrozenLake
 from agentic_trl.environments.registry import registered_envs
 from agentic_trl.environments.spec import EnvSpec
-from agentic_trl.rollout.chat import WindowHistory
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
-from agentic_trl.rollout.start import Limits
+from agentic_trl.rollout.task import Limits
+from agentic_trl.rollout.text.chat import WindowHistory
 
 pytestmark = pytest.mark.trainer
 

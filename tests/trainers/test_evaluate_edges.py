@@ -20,10 +20,10 @@ from agentic_trl import ActionFormat, TextEnv, evaluate
 from agentic_trl.__main__ import _parser, main
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
-from agentic_trl.rollout.start import Limits
-from agentic_trl.trainers import loading
+from agentic_trl.rollout.task import Limits
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
-from agentic_trl.trainers.model_facts import context_limit
+from agentic_trl.trainers.model import loading
+from agentic_trl.trainers.model.facts import context_limit
 from tests.tiny import WORDS, Countdown, make_args, make_model, make_tokenizer
 
 pytestmark = pytest.mark.trainer

@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent.parent / "recipes" / "benchmarks" / "long_episode.py"
+from tests.paths import ROOT
+
+SCRIPT = ROOT / "recipes" / "benchmarks" / "long_episode.py"
 
 
 def measure(turns, history):

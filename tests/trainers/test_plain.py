@@ -4,7 +4,7 @@ import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from agentic_trl.trainers.config import AgenticGRPOConfig
+from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from tests.tiny import make_model, make_tokenizer
 

@@ -11,7 +11,7 @@ from peft import LoraConfig
 from torch import nn
 
 from agentic_trl.environments.base import TextEnv
-from agentic_trl.trainers.arguments import advantage_arguments
+from agentic_trl.trainers.config.arguments import advantage_arguments
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer
 from tests.tolerances import EXACT

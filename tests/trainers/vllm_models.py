@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import torch
 from trl.generation import vllm_generation
 
-from agentic_trl.trainers import engines
-from tests.rollout.vllm_standins import FakeLLM
+from agentic_trl.trainers import vllm
+from tests.rollout.engines.vllm_standins import FakeLLM
 from tests.tiny import make_model
 
 
@@ -85,7 +85,7 @@ def stand_in(monkeypatch):
     """Put the stand-ins where TRL looks for vLLM; what TRL writes into the environment stays here."""
     monkeypatch.setattr(vllm_generation, "os", SimpleNamespace(environ={}))
     monkeypatch.setattr(vllm_generation, "ensure_master_addr_port", lambda: None)
-    monkeypatch.setattr(engines, "is_vllm_available", lambda: True)
+    monkeypatch.setattr(vllm, "is_vllm_available", lambda: True)
     monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
     monkeypatch.setattr(vllm_generation, "SamplingParams", dict, raising=False)
     monkeypatch.setattr(vllm_generation, "LLM", ModelLLM, raising=False)

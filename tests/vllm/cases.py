@@ -5,8 +5,8 @@ import torch
 
 from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer
 from agentic_trl.rollout.engines.base import Request, Sampling
-from agentic_trl.rollout.engines.vllm import VLLMEngine
-from tests.rollout.models import generate
+from agentic_trl.rollout.engines.vllm.engine import VLLMEngine
+from tests.rollout.engines.models import generate
 from tests.tolerances import tolerance
 
 NEAR = tolerance(10.0, terms=768)

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.paths import ROOT
 from tests.vllm.cases import NEAR
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture

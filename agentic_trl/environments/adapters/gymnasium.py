@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
-from agentic_trl.environments.reading import read_flag, read_reward, read_success
+from agentic_trl.user_values import read_flag, read_reward, read_success
 
 # Joined to the noise seed, so that noise and start never come from one stream of random numbers.
 _NOISE_STREAM = 1

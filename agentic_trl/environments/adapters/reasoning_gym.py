@@ -4,7 +4,7 @@ from typing import Any
 
 from agentic_trl.environments.adapters.common import need, require_running
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
-from agentic_trl.environments.reading import read_reward
+from agentic_trl.user_values import read_reward
 
 
 class ReasoningGym(TextEnv):

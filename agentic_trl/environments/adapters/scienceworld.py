@@ -18,7 +18,7 @@ from agentic_trl.environments.adapters.common import (
     with_choices,
 )
 from agentic_trl.environments.base import StepResult, TextEnv
-from agentic_trl.environments.reading import read_flag
+from agentic_trl.user_values import read_flag
 
 JAVA_OPTIONS = "-Xmx512m -XX:+UseSerialGC"
 """Options of the Java processes unless ``JDK_JAVA_OPTIONS`` is set: many small ones share a machine."""

@@ -29,7 +29,7 @@ from typing import Any
 from transformers.utils import get_json_schema
 
 from agentic_trl.environments.base import ActionFormat, NoOwnTasksError, StepResult, TextEnv
-from agentic_trl.environments.reading import read_reward
+from agentic_trl.user_values import read_reward
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NOT_TOOLS = ("reset", "get_reward")

@@ -1,0 +1,1 @@
+"""Games on grids: FrozenLake, Sokoban, Sudoku."""

@@ -1,0 +1,1 @@
+"""Questions, with or without a search tool."""

@@ -1,0 +1,1 @@
+"""A web shop of pages and buttons."""

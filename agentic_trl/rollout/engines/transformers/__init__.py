@@ -1,0 +1,1 @@
+"""Sampling with a transformers model and a cache that fits it."""

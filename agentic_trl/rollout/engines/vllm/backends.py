@@ -1,0 +1,127 @@
+"""Where answers come from: vLLM in this process, or a vLLM server."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from agentic_trl.rollout.engines.vllm.engine import Answer, Question
+
+
+class ColocatedSource:
+    """vLLM in this process: answers come as soon as they end, while others go on."""
+
+    def __init__(
+        self, llm: Any, make_parameters: Callable[..., Any], arguments: Mapping[str, Any]
+    ) -> None:
+        """Bind vLLM.
+
+        Args:
+            llm: A ``vllm.LLM``.
+            make_parameters: ``vllm.SamplingParams``.
+            arguments: Of ``sampling_arguments``.
+        """
+        self._llm = llm
+        self._make = make_parameters
+        # Text is made for stop strings only.
+        self._arguments = {**arguments, "detokenize": "stop" in arguments}
+        self._open: dict[str, tuple[str, Question]] = {}
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Queue questions.
+
+        Args:
+            questions: Any number.
+        """
+        if not questions:
+            return
+        names = self._llm.enqueue(
+            [{"prompt_token_ids": list(one.ids)} for one in questions],
+            [self._make(**self._arguments, max_tokens=q.limit, seed=q.seed) for q in questions],
+            use_tqdm=False,
+        )
+        for name, question in zip(names, questions, strict=True):
+            # Outputs come under the number that vLLM made the name of, before its random suffix.
+            self._open[name.partition("-")[0]] = (name, question)
+
+    def answers(self) -> list[Answer]:
+        """Step the engine until an answer ends."""
+        while self._open:
+            done = [one for one in self._llm.llm_engine.step() if one.finished]
+            if done:
+                return [self._answer(one) for one in done]
+        return []
+
+    def clear(self) -> None:
+        """Abort what is still running."""
+        if self._open:
+            names = [name for name, _ in self._open.values()]
+            self._llm.llm_engine.abort_request(names, internal=True)
+        self._open = {}
+
+    def _answer(self, output: Any) -> Answer:
+        _, question = self._open.pop(output.request_id)
+        (completion,) = output.outputs
+        ids = tuple(completion.token_ids)
+        logprobs = tuple(
+            float(one[token].logprob) for one, token in zip(completion.logprobs, ids, strict=True)
+        )
+        return Answer(rank=question.rank, episode=question.episode, ids=ids, logprobs=logprobs)
+
+
+class ServerSource:
+    """A vLLM server, asked through TRL's client, each question in a call of its own."""
+
+    def __init__(self, client: Any, arguments: Mapping[str, Any], *, calls: int) -> None:
+        """Bind a client.
+
+        Args:
+            client: A ``VLLMClient`` of TRL.
+            arguments: Of ``sampling_arguments``.
+            calls: Calls in flight at a time.
+        """
+        self._client = client
+        self._arguments = arguments
+        self._pool = ThreadPoolExecutor(calls, thread_name_prefix="vllm")
+        self._open: dict[Future[Answer], None] = {}
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Send questions.
+
+        Args:
+            questions: Any number.
+        """
+        self._open |= dict.fromkeys(self._pool.submit(self._call, one) for one in questions)
+
+    def answers(self) -> list[Answer]:
+        """Wait for the next call that returns."""
+        if not self._open:
+            return []
+        done, _ = wait(self._open, return_when=FIRST_COMPLETED)
+        return [self._take(one) for one in list(self._open) if one in done]
+
+    def clear(self) -> None:
+        """Forget all calls; those that run already end by themselves."""
+        for call in self._open:
+            call.cancel()
+        self._open = {}
+
+    def _take(self, call: Future[Answer]) -> Answer:
+        del self._open[call]
+        return call.result()
+
+    def _call(self, question: Question) -> Answer:
+        output = self._client.generate(
+            prompts=[list(question.ids)],
+            max_tokens=question.limit,
+            generation_kwargs={**self._arguments, "seed": question.seed},
+        )
+        (ids,), (logprobs,) = output["completion_ids"], output["logprobs"]
+        (tokens,) = output["logprob_token_ids"]
+        sampled = tuple(
+            math.nan if (value := dict(zip(names, values, strict=True))[token]) is None else value
+            for token, names, values in zip(ids, tokens, logprobs, strict=True)
+        )
+        return Answer(
+            rank=question.rank, episode=question.episode, ids=tuple(ids), logprobs=sampled
+        )

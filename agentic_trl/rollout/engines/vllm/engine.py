@@ -1,0 +1,252 @@
+"""Sampling with vLLM: token ids in, token ids and log-probabilities out.
+
+A rank hands in requests and takes answers; behind it stands a *source*, either vLLM in this process or a
+server, that answers one question at a time, each with its own budget and seed. Answers carry the rank and the
+episode that asked, so that none can reach another episode, however many ranks ask and however unevenly.
+
+- In this process, one GPU a model: each rank has its source and asks alone.
+- In this process, tensor parallel: the ranks of a group step the same engine together, so all of them ask the
+  questions of all of them, in the same order.
+- On a server: the first rank asks for all and tells everyone the answers.
+
+An answer ends like one of the transformers engine: by one of the same ids, which is part of it, by a stop
+string, or by the budget. vLLM draws by itself: instead of the uniform numbers a request has a seed made from
+the first of them. Log-probabilities are those of the policy at the sampling temperature; see
+``trainers/vllm.py`` for when vLLM can give them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import distributed
+from transformers import StoppingCriteria
+
+from agentic_trl.rollout.engines.base import Request, Sample, Sampling
+
+SEED_BITS = 53
+"""Bits of a uniform number in double precision, and so of a request's seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A request on its way to vLLM."""
+
+    rank: int
+    """Rank that asks."""
+    episode: int
+    """Episode of that rank."""
+    ids: tuple[int, ...]
+    """The context."""
+    limit: int
+    """Most tokens of the answer."""
+    seed: int
+    """Seed of the sampling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What vLLM sampled."""
+
+    rank: int
+    """Rank that asked."""
+    episode: int
+    """Episode of that rank."""
+    ids: tuple[int, ...]
+    """The sampled ids."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each, nats."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Samples."""
+
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Take questions in.
+
+        Args:
+            questions: Any number.
+        """
+        ...
+
+    def answers(self) -> list[Answer]:
+        """Return at least one answer, unless nothing is asked."""
+        ...
+
+    def clear(self) -> None:
+        """Drop what is still asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Who asks together; by default this process alone."""
+
+    rank: int = 0
+    """Number of this rank in the group."""
+    together: bool = False
+    """Whether a group asks together."""
+    group: Any = None
+    """Process group; ``None`` for all ranks."""
+    first_asks: bool = False
+    """Whether the group's first rank alone has a source; otherwise each has one, all in step."""
+
+    def gather(self, questions: list[Question]) -> list[Question]:
+        """Return the questions that a source of this group has to answer, in order of rank.
+
+        Args:
+            questions: Those of this rank.
+        """
+        if not self.together:
+            return questions
+        parts: list[Any] = [None] * distributed.get_world_size(self.group)
+        distributed.all_gather_object(parts, questions, group=self.group)
+        return [question for part in parts for question in part]
+
+    def share(self, outcome: list[Answer] | str | None) -> list[Answer]:
+        """Return the answers of the source, wherever it is.
+
+        Args:
+            outcome: What this rank's source answered, or how it failed; ``None`` without a source.
+
+        Raises:
+            RuntimeError: On every rank, if the source failed.
+        """
+        if self.first_asks:
+            box = [outcome]
+            distributed.broadcast_object_list(box, group=self.group, group_src=0)
+            outcome = box[0]
+        if not isinstance(outcome, list):
+            raise RuntimeError(f"vLLM failed: {outcome}")
+        return outcome
+
+
+class VLLMEngine:
+    """Samples answers with vLLM; see ``Engine``."""
+
+    def __init__(
+        self,
+        source: Source | None,
+        *,
+        stop_ids: frozenset[int],
+        stop_text: StoppingCriteria | None = None,
+        ranks: Ranks | None = None,
+        slots: int | None = None,
+    ) -> None:
+        """Put the engine in front of a source.
+
+        Args:
+            source: Samples; ``None`` on a rank whose group's first rank asks.
+            stop_ids: Token ids that end an answer.
+            stop_text: Ends an answer by its text, besides the ids.
+            ranks: Who asks together; ``None`` for this rank alone.
+            slots: Episodes in flight at a time; ``None`` for any number.
+        """
+        self._source = source
+        self._stop_ids = stop_ids
+        self._stop_text = stop_text
+        self._ranks = ranks or Ranks()
+        self._waiting: list[Request] = []
+        self._limits: dict[int, int] = {}
+        self.slots = slots
+        self.collective = self._ranks.together
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Take requests in; see ``Engine.submit``.
+
+        Args:
+            requests: At most one unanswered request of each episode.
+        """
+        self._waiting += requests
+
+    def advance(self) -> list[tuple[int, Sample]]:
+        """Ask what waits, and wait for the next answers of any rank; see ``Engine.advance``.
+
+        Returns:
+            Episode and answer of those that are this rank's.
+        """
+        waiting, self._waiting = self._waiting, []
+        self._limits.update({one.episode: one.max_new_tokens for one in waiting})
+        questions = self._ranks.gather([self._question(one) for one in waiting])
+        outcome = None if self._source is None else self._sample(self._source, questions)
+        answers = self._ranks.share(outcome)
+        mine = [one for one in answers if one.rank == self._ranks.rank]
+        return [(one.episode, self._read(one)) for one in mine]
+
+    def release(self, episode: int) -> None:
+        """Do nothing: vLLM drops the cache of a prefix by itself.
+
+        Args:
+            episode: Number of the episode.
+        """
+
+    def finish(self) -> None:
+        """Drop everything that is asked."""
+        self._waiting, self._limits = [], {}
+        if self._source is not None:
+            self._source.clear()
+
+    def _question(self, request: Request) -> Question:
+        return Question(
+            rank=self._ranks.rank,
+            episode=request.episode,
+            ids=request.context_ids,
+            limit=request.max_new_tokens,
+            seed=int(request.uniforms[0] * 2**SEED_BITS),
+        )
+
+    def _sample(self, source: Source, questions: list[Question]) -> list[Answer] | str:
+        """Ask the source; a failure that other ranks wait behind is returned, not raised."""
+        try:
+            source.ask(questions)
+            return source.answers()
+        except Exception as error:
+            if not self._ranks.first_asks:
+                raise
+            return f"{type(error).__name__}: {error}"
+
+    def _read(self, answer: Answer) -> Sample:
+        """Return an answer as a sample.
+
+        Raises:
+            FloatingPointError: If vLLM gave no finite log-probability.
+        """
+        if not all(math.isfinite(one) for one in answer.logprobs):
+            raise FloatingPointError(
+                f"vLLM gave the log-probabilities {answer.logprobs} for sampled tokens, expected finite numbers: "
+                "its logits overflow. Use bfloat16 or float32 for the model, or check its weights."
+            )
+        limit = self._limits.pop(answer.episode)
+        ended = answer.ids[-1] in self._stop_ids
+        if not ended and self._stop_text is not None:
+            ids = torch.tensor([answer.ids])
+            ended = len(answer.ids) < limit or bool(self._stop_text(ids, torch.empty(0)).all())
+        return Sample(ids=answer.ids, logprobs=answer.logprobs, truncated=not ended)
+
+
+def sampling_arguments(
+    sampling: Sampling, *, stop_ids: frozenset[int], stop_strings: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return vLLM's sampling parameters, all but the budget and the seed of a request.
+
+    Args:
+        sampling: How tokens are drawn.
+        stop_ids: Token ids that end an answer; vLLM's own ones are switched off.
+        stop_strings: Texts that end an answer.
+    """
+    arguments = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p or 0.0,
+        "repetition_penalty": sampling.repetition_penalty,
+        "logprobs": 0,  # of the sampled token alone
+        "ignore_eos": True,
+        "stop_token_ids": sorted(stop_ids),
+    }
+    if stop_strings:
+        arguments |= {"stop": list(stop_strings), "skip_special_tokens": False}
+    return arguments

@@ -1,0 +1,254 @@
+"""An environment behind calls that cannot raise: what it answers is checked here, wherever it lives.
+
+Imports little: every worker process loads this file.
+"""
+
+import asyncio
+import copy
+import inspect
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from agentic_trl.environments.base import Environment
+from agentic_trl.rollout.env_pool.attributes import EnvironmentSetup, read_setup
+from agentic_trl.user_values import read_answer, read_flag, read_reward, read_success
+
+Call = tuple[Any, ...]
+"""``("open",)``, ``("reset", seed, options)``, ``("step", action)`` or ``("close",)``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A start of an episode."""
+
+    setup: EnvironmentSetup
+    """What the environment says about itself."""
+    observation: str
+    """The first observation."""
+    messages: tuple[dict[str, str], ...] | None
+    """Chat messages before it, in place of the system message; ``None`` for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """A step, or a look at the state where the answer held no action."""
+
+    state_key: str | None
+    """Identity of the state before the step."""
+    observation: str | None = None
+    """What the environment said; ``None`` if there was no action."""
+    reward: float = 0.0
+    """What the step earned."""
+    terminated: bool = False
+    """Whether the task itself ended."""
+    truncated: bool = False
+    """Whether the environment cut the episode."""
+    success: bool | None = None
+    """Whether the goal is reached; ``None`` if the environment does not say."""
+    accepted: bool = False
+    """Whether there was an action that could be carried out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a call gave nothing."""
+
+    error: str
+    """Kind of the error and its message."""
+    traceback: str = ""
+    """Where it was raised, as Python prints it."""
+    timeout: bool = False
+    """Whether the call took too long."""
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """Return the failure of a call that raised.
+
+        Args:
+            error: What it raised.
+        """
+        return cls(
+            error=f"{type(error).__name__}: {error}",
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The result of a call."""
+
+    value: Opened | Stepped | None = None
+    """What a reset or a step gave."""
+    failure: Failure | None = None
+    """What went wrong; ``None`` if nothing did."""
+    seconds: float = 0.0
+    """Wall time of the call."""
+
+
+class EventLoop:
+    """An event loop in a thread of its own, which starts when the first coroutine comes."""
+
+    def __init__(self) -> None:
+        """Bind nothing yet."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def finish(self, value: Any) -> Any:
+        """Return a value, or what it gives if it has to be awaited.
+
+        Args:
+            value: What a function returned, coroutine function or not.
+        """
+        if not inspect.isawaitable(value):
+            return value
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_serve, args=(self._loop,), daemon=True).start()
+        result, error = asyncio.run_coroutine_threadsafe(_settle(value), self._loop).result()
+        if error is not None:
+            raise error
+        return result
+
+    def stop(self) -> None:
+        """End the thread; the next coroutine starts another."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+
+class Host:
+    """Holds one environment in this process."""
+
+    def __init__(self, make: Callable[[], Environment], loop: EventLoop | None = None) -> None:
+        """Bind a factory.
+
+        Args:
+            make: Builds the environment at the first call.
+            loop: Runs coroutines; ``None`` for one of the host's own.
+        """
+        self._make = make
+        self._environment: Environment | None = None
+        self._loop = loop or EventLoop()
+        self._own_loop = loop is None
+
+    def call(self, name: str, *arguments: Any) -> Reply:
+        """Carry out a call.
+
+        Args:
+            name: ``"open"``, ``"reset"``, ``"step"`` or ``"close"``.
+            *arguments: The call's arguments.
+
+        Returns:
+            Its result; what the environment raises, short of an interrupt, becomes a failure.
+        """
+        calls: dict[str, Callable[..., Any]] = {
+            "open": self._open,
+            "reset": self._reset,
+            "step": self._step,
+            "close": self._close,
+        }
+        began = perf_counter()
+        try:
+            value = calls[name](*arguments)
+        except Exception as error:
+            return Reply(failure=Failure.of(error), seconds=perf_counter() - began)
+        return Reply(value=value, seconds=perf_counter() - began)
+
+    def kill(self) -> None:
+        """Do nothing: a call in this process cannot be stopped from outside."""
+
+    killable = False
+    """Whether ``kill`` stops a call that hangs."""
+
+    def _open(self) -> None:
+        if self._environment is None:
+            self._environment = self._make()
+
+    def _reset(self, seed: int, options: dict[str, Any]) -> Opened:
+        assert self._environment is not None
+        setup = read_setup(self._environment)
+        answer = self._loop.finish(self._environment.reset(seed=seed, options=options))
+        observation, info = read_answer(answer, ("observation", "info"), "reset")
+        messages = _messages(info["messages"]) if "messages" in info else None
+        return Opened(setup=setup, observation=_text(observation), messages=messages)
+
+    def _step(self, action: str | None) -> Stepped:
+        environment = self._environment
+        assert environment is not None
+        inner = getattr(environment, "unwrapped", environment)
+        key = _key(self._loop.finish(getattr(inner, "state_key", lambda: None)()))
+        if action is None:
+            return Stepped(state_key=key)
+        return _stepped(key, self._loop.finish(environment.step(action)))
+
+    def _close(self) -> None:
+        environment, self._environment = self._environment, None
+        close = getattr(environment, "close", None)
+        try:
+            if close is not None:
+                self._loop.finish(close())
+        finally:
+            if self._own_loop:
+                self._loop.stop()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _settle(value: Any) -> tuple[Any, BaseException | None]:
+    """Await a value; what it raises is returned, since an interrupt would end the loop's thread."""
+    try:
+        return await value, None
+    except BaseException as error:  # raised again by the caller
+        return None, error
+
+
+def _text(observation: Any) -> str:
+    if not isinstance(observation, str):
+        kind = type(observation).__name__
+        raise TypeError(
+            f"The environment returned an observation of type {kind}, expected a str. Render the state as text"
+        )
+    return observation
+
+
+def _stepped(state_key: str | None, answer: Any) -> Stepped:
+    names = ("observation", "reward", "terminated", "truncated", "info")
+    observation, reward, terminated, truncated, info = read_answer(answer, names, "step")
+    invalid = info.get("invalid_action", False)
+    return Stepped(
+        state_key=state_key,
+        observation=_text(observation),
+        reward=read_reward(reward, "The reward of step"),
+        terminated=read_flag(terminated, "`terminated` of step"),
+        truncated=read_flag(truncated, "`truncated` of step"),
+        success=read_success(info, "step"),
+        accepted=not read_flag(invalid, "info['invalid_action'] of step"),
+    )
+
+
+def _key(key: Any) -> str | None:
+    if key is not None and not isinstance(key, str):
+        raise TypeError(
+            f"state_key() returned an object of type {type(key).__name__}, expected a str or None. "
+            "Write the state as text."
+        )
+    return key
+
+
+def _messages(given: Any) -> tuple[dict[str, str], ...]:
+    messages = tuple(given)
+    for one in messages:
+        if not isinstance(one, Mapping) or not all(
+            isinstance(one.get(name), str) for name in ("role", "content")
+        ):
+            raise TypeError(
+                f"info['messages'] of reset holds {one!r}, expected dictionaries with the texts 'role' and "
+                "'content'. Give chat messages."
+            )
+    return tuple(copy.deepcopy(dict(one)) for one in messages)

@@ -1,0 +1,192 @@
+"""Who carries out the calls to an environment: the caller itself, a thread, or a thread with a process."""
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from queue import SimpleQueue
+
+from agentic_trl.rollout.env_pool.host import Call, Host, Reply
+from agentic_trl.rollout.env_pool.process import RemoteHost
+
+logger = logging.getLogger(__name__)
+
+Outbox = SimpleQueue[tuple["Worker", Reply | BaseException]]
+"""Where workers put their results; an interrupt that the environment raised travels as it is."""
+
+
+class InlineWorker:
+    """Carries out calls where they are made."""
+
+    began: float | None = None
+    """When the running call began: none runs while another is made."""
+
+    def __init__(self, host: Host, outbox: Outbox) -> None:
+        """Bind a host.
+
+        Args:
+            host: The environment.
+            outbox: Takes the results.
+        """
+        self._host = host
+        self._outbox = outbox
+        self._closing: threading.Thread | None = None
+        self._left = False
+
+    def start(self, call: Call) -> None:
+        """Carry out a call.
+
+        Args:
+            call: The call.
+        """
+        opened = self._host.call("open")
+        self._outbox.put((self, self._host.call(*call) if opened.failure is None else opened))
+
+    def leave(self) -> None:
+        """Close the environment."""
+        self._left = True
+        _note(self._host.call("close"))
+
+    def drop(self, *, hung: bool) -> None:
+        """Close the environment in a thread, since that may hang.
+
+        Args:
+            hung: Not used.
+        """
+        del hung
+        self._closing = threading.Thread(target=self._host.call, args=("close",), daemon=True)
+        self._closing.start()
+
+    def join(self, deadline: float) -> None:
+        """Wait for an environment that is being closed in a thread.
+
+        Args:
+            deadline: Monotonic seconds.
+        """
+        if self._closing is not None:
+            _joined(self._closing, deadline)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the environment is closed."""
+        return self._left if self._closing is None else not self._closing.is_alive()
+
+    def where(self) -> str:
+        """Return nothing: no call runs while another is made."""
+        return ""
+
+
+class ThreadWorker:
+    """Carries out calls in a daemon thread, one after the other."""
+
+    def __init__(
+        self, host: Host | RemoteHost, outbox: Outbox, permits: threading.Semaphore
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            host: The environment, in this process or another.
+            outbox: Takes the results.
+            permits: One is held while the environment is being built or called.
+        """
+        self.began: float | None = None
+        """When the running call began, monotonic seconds; ``None`` while none runs."""
+        self._host = host
+        self._outbox = outbox
+        self._permits = permits
+        self._inbox: SimpleQueue[Call | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._holds = self._dropped = self._stuck = False
+        self._thread = threading.Thread(target=self._run, name="environment", daemon=True)
+        self._thread.start()
+
+    def start(self, call: Call) -> None:
+        """Take a call.
+
+        Args:
+            call: The call.
+        """
+        self._inbox.put(call)
+
+    def leave(self) -> None:
+        """Close the environment and end the thread after the last call."""
+        self._inbox.put(None)
+
+    def drop(self, *, hung: bool) -> None:
+        """Leave the thread; kill what runs, or let another worker run in its place.
+
+        Args:
+            hung: Whether the call is not expected to end.
+        """
+        self._dropped = True
+        if self._give_back():
+            self._stuck = hung and not self._host.killable
+            self._host.kill()
+        self._inbox.put(None)
+
+    def join(self, deadline: float) -> None:
+        """Wait for the thread, unless it hangs; past the deadline kill what can be killed.
+
+        Args:
+            deadline: Monotonic seconds.
+        """
+        if not self._stuck and not _joined(self._thread, deadline):
+            self._host.kill()
+            _joined(self._thread, deadline + 1.0)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._thread.is_alive()
+
+    def where(self) -> str:
+        """Return where the thread is now, as Python prints it; nothing for another process."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "" if self._host.killable else "".join(traceback.format_stack(frame))
+
+    def _run(self) -> None:
+        while (call := self._inbox.get()) is not None:
+            self._permits.acquire()
+            self._holds = True
+            try:
+                result: Reply | BaseException = self._carry_out(call)
+            except BaseException as error:  # not a failure of the environment: the caller raises it
+                result = error
+            self._give_back()
+            self._outbox.put((self, result))
+        _note(self._host.call("close"))
+
+    def _carry_out(self, call: Call) -> Reply:
+        opened = Reply() if self._dropped else self._host.call("open")
+        if opened.failure is not None or self._dropped:
+            return opened
+        self.began = time.monotonic()
+        return self._host.call(*call)
+
+    def _give_back(self) -> bool:
+        """Give the permit back, once; return whether it was held."""
+        with self._lock:
+            self.began = None
+            held, self._holds = self._holds, False
+        if held:
+            self._permits.release()
+        return held
+
+
+def _joined(thread: threading.Thread, deadline: float) -> bool:
+    if (
+        thread is threading.current_thread()
+    ):  # a forgotten pool is closed by whoever collects garbage
+        return True
+    thread.join(max(0.0, deadline - time.monotonic()))
+    return not thread.is_alive()
+
+
+def _note(closed: Reply) -> None:
+    if closed.failure is not None:
+        logger.warning("An environment could not be closed: %s", closed.failure.error)
+
+
+Worker = InlineWorker | ThreadWorker
+"""Has the calls to one environment carried out."""

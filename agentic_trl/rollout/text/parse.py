@@ -1,0 +1,144 @@
+"""From sampled ids to an action, and to the kind of every sampled token.
+
+Contract:
+
+- Characters belong to tokens by incremental decoding, so the way in which a tag happens to be
+  tokenised does not matter; a token that shares a character with an action span is an action token.
+- The action spans are the ``<tag>...</tag>`` pairs behind the last closed reasoning block, tags
+  included; the environment gets the content of the first, with its tags if the format has several.
+  Without a pair, a lenient format accepts a bare legal word at the end of the answer.
+- The end-of-turn token behind an action is an action token. Everything else sampled is reasoning; an
+  answer without an action is all reasoning.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from agentic_trl.environments.base import ActionFormat
+from agentic_trl.rollout.text.chat import ChatFormat
+from agentic_trl.types import TokenKind
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A parsed answer."""
+
+    text: str
+    """Text of the sampled ids without the end-of-turn token."""
+    end: str
+    """Text of the sampled end-of-turn token; empty if the answer was cut."""
+    action: str | None
+    """What the environment gets: content of the first action span, stripped, or all of it where the
+    format has ``tags``; ``None`` if there is none."""
+    kinds: tuple[int, ...]
+    """``TokenKind`` of each sampled id."""
+
+
+def parse_answer(
+    chat: ChatFormat,
+    action_format: ActionFormat,
+    ids: Sequence[int],
+    *,
+    stop_ids: frozenset[int],
+    prefill: str = "",
+) -> Answer:
+    """Split an answer into reasoning and action.
+
+    Args:
+        chat: Decodes the ids.
+        action_format: How an action is written.
+        ids: The sampled ids.
+        stop_ids: Ids that end a turn; the last sampled id may be one of them.
+        prefill: Text that stood before the answer as its beginning; it can open a tag.
+
+    Returns:
+        The text, the action and the kind of every token.
+    """
+    ended = bool(ids) and ids[-1] in stop_ids
+    body = ids[:-1] if ended else ids
+    pieces = decode_pieces(chat, body)
+    text = "".join(pieces)
+    spans, action = find_actions(prefill + text, action_format)
+    kinds = []
+    position = len(prefill)
+    for piece in pieces:
+        start, position = position, position + len(piece)
+        stop = max(
+            position, start + 1
+        )  # part of a character: it belongs where the next piece starts
+        inside = any(start < last and first < stop for first, last in spans)
+        kinds.append(TokenKind.ACTION.value if inside else TokenKind.REASONING.value)
+    if ended:
+        kinds.append(TokenKind.ACTION.value if spans else TokenKind.REASONING.value)
+    end = chat.decode([ids[-1]]) if ended else ""
+    return Answer(text=text, end=end, action=action, kinds=tuple(kinds))
+
+
+def decode_pieces(chat: ChatFormat, ids: Sequence[int]) -> list[str]:
+    """Return the text that each id adds, so that the pieces join to the text of all ids.
+
+    Args:
+        chat: Decodes the ids.
+        ids: Token ids.
+
+    Returns:
+        A piece for each id; an id that only begins a character adds an empty piece, and the
+        character belongs to the id that completes it.
+    """
+    pieces: list[str] = []
+    anchor, done = 0, 0  # decoding starts at `anchor`; ids before `done` have given their text
+    for index in range(1, len(ids) + 1):
+        before = chat.decode(ids[anchor:done])
+        after = chat.decode(ids[anchor:index])
+        incomplete = after.endswith("�") and index < len(ids)
+        if incomplete or len(after) < len(before):
+            pieces.append("")
+            continue
+        pieces.append(after[len(before) :])
+        anchor, done = done, index
+    text = chat.decode(ids)
+    return pieces if "".join(pieces) == text else _exact_pieces(chat, ids, text)
+
+
+def find_actions(
+    text: str, action_format: ActionFormat
+) -> tuple[list[tuple[int, int]], str | None]:
+    """Find the action spans of an answer.
+
+    Args:
+        text: The answer.
+        action_format: How an action is written.
+
+    Returns:
+        Character spans with their tags, and what the environment gets of the first.
+    """
+    if action_format.whole:
+        return [(0, len(text))], text
+    closing = f"</{action_format.reasoning_tag}>"
+    start = text.rfind(closing) + len(closing) if closing in text else 0
+    names = "|".join(map(re.escape, action_format.names))
+    matches = list(re.compile(rf"<({names})>(.*?)</\1>", re.DOTALL).finditer(text, start))
+    if matches:
+        first = matches[0][0] if action_format.tags else matches[0][2].strip()
+        return [match.span() for match in matches], first
+    if action_format.lenient:
+        words = "|".join(re.escape(word) for word in action_format.words)
+        bare = re.compile(rf"(?<!\w)({words})\W*$", re.IGNORECASE).search(text, start)
+        if bare:
+            return [bare.span(1)], bare.group(1)
+    return [], None
+
+
+def _exact_pieces(chat: ChatFormat, ids: Sequence[int], text: str) -> list[str]:
+    """Pieces where a later id changes the text of earlier ones, as a stray byte does in byte fallback."""
+    prefixes = (chat.decode(ids[:count]) for count in range(1, len(ids)))
+    ends = [_shared(text, prefix) for prefix in prefixes]
+    return [text[a:b] for a, b in pairwise([0, *accumulate(ends, max), len(text)])]
+
+
+def _shared(first: str, second: str) -> int:
+    """Return the length of the longest common beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -1,0 +1,25 @@
+"""Prompts without a chat template."""
+
+from collections.abc import Sequence
+
+from agentic_trl.rollout.text.chat import ChatFormat, Message, Tokenizer
+
+
+class PlainText(ChatFormat):
+    """Prompts that are texts and no conversations: nothing is put around them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Bind a tokenizer; it needs no chat template.
+
+        Args:
+            tokenizer: A Hugging Face tokenizer.
+        """
+        self._bind(tokenizer)
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """Return the texts end to end.
+
+        Args:
+            messages: The visible messages.
+        """
+        return "".join(message["content"] for message in messages)

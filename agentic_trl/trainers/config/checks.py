@@ -1,0 +1,264 @@
+"""What a configuration may not say, each with a sentence."""
+
+import dataclasses
+import pickle
+import pkgutil
+from typing import Any
+
+from trl import GRPOConfig
+
+from agentic_trl.ops.correction import CORRECTION_MODES
+from agentic_trl.trainers.config.methods import (
+    CRITIC_ADVANTAGES,
+    DEFAULTS,
+    GROUP_ADVANTAGES,
+    READERS,
+    methods_of,
+)
+from agentic_trl.trainers.config.trl_fields import refused_settings
+
+
+def check_names(config: Any) -> None:
+    """Refuse unknown names.
+
+    Args:
+        config: A configuration, resolved or not.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    choices = {
+        "method": methods_of(critic=config.HAS_CRITIC),
+        "advantage": (*(CRITIC_ADVANTAGES if config.HAS_CRITIC else GROUP_ADVANTAGES), None),
+        "turn_credit": ("token", "mean", None),
+        "importance_sampling_level": ("token", "turn", "sequence", None),
+        "loss_aggregation": ("token", "turn", "trajectory", None),
+        "planpo_response_group": ("success", "active"),
+        "token_weighting": ("uniform", "actfocus", None),
+        "clip_normalization": ("none", "relative", "floor", "paper", None),
+        "sorl_norm": ("exact", "proxy"),
+        "on_nonfinite_gradient": ("stop", "skip"),
+        "rollout_engine": ("auto", "transformers", "vllm"),
+        "rollout_order": ("arrival", "rounds"),
+        "vllm_importance_sampling_mode": CORRECTION_MODES,
+        "env_worker_kind": ("thread", "process"),
+    }
+    fields = {field.name for field in dataclasses.fields(config)}
+    for name, legal in choices.items():
+        if name not in fields:
+            continue
+        value = getattr(config, name)
+        if value not in legal:
+            names = ", ".join(repr(one) for one in legal if one is not None)
+            raise ValueError(f"{name}: got {value!r}, expected one of {names}.")
+    _check_history(config.history)
+
+
+def _check_history(history: Any) -> None:
+    """Refuse a history that is no name and no function that a checkpoint can hold.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if history in ("full", "window"):
+        return
+    if isinstance(history, str):
+        try:
+            history = pkgutil.resolve_name(history)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"history: got {history!r}, expected 'full', 'window', or a function as 'module:function' ({error})."
+            ) from error
+    try:
+        pickle.dumps(history)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise ValueError(
+            f"history: got {history!r}, which a checkpoint cannot hold; define the function at the top level "
+            "of a module."
+        ) from error
+
+
+def check_unused_knobs(config: Any) -> None:
+    """Refuse knobs that nothing would read.
+
+    Args:
+        config: A configuration that is not yet resolved.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    plain = {f.name: f.default for f in dataclasses.fields(config)}
+    for name, (knob, readers) in READERS.items():
+        if name not in plain:
+            continue
+        unset = (plain[name], DEFAULTS.get(name))
+        chosen = config.resolved(knob)
+        if getattr(config, name) not in unset and chosen not in readers:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} is read by {knob}={' or '.join(readers)} only, got "
+                f"{knob}={chosen!r}. Leave it at its default, or change {knob}."
+            )
+    if config.history_window is not None and config.history != "window":
+        raise ValueError(
+            f"history_window={config.history_window} is read by history='window' only, got "
+            f"history={config.history!r}. Set history='window' or leave it unset."
+        )
+    for name in ("env_timeout", "env_worker_kind"):
+        if getattr(config, name) != plain[name] and not config.env_workers:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} needs env_workers, got env_workers=0: without workers a call "
+                "to an environment is a plain function call, which nothing can stop. Set env_workers to 1 or more, "
+                f"or leave {name} unset."
+            )
+    if config.invalid_action_penalty and config.resolved("advantage") == "planpo":
+        raise ValueError(
+            f"invalid_action_penalty={config.invalid_action_penalty}: PlanPO divides the outcome by the "
+            "number of turns, which a penalty would distort, and its paper has none. Set it to 0, or "
+            "choose another advantage."
+        )
+
+
+def check_reference(config: Any) -> None:
+    """Refuse a reference that follows the policy where there is none, or where the method fixes it.
+
+    Args:
+        config: A resolved configuration.
+
+    Raises:
+        ValueError: If ``sync_ref_model`` is set with ACTFOCUS or without ``beta``.
+    """
+    if config.sync_ref_model and config.token_weighting == "actfocus":
+        raise ValueError(
+            "sync_ref_model=True with token_weighting='actfocus': ACTFOCUS measures energies with a frozen reference, "
+            "and one that follows the policy would change them. Set sync_ref_model=False."
+        )
+    if config.sync_ref_model and not config.beta:
+        raise ValueError(
+            "sync_ref_model=True with beta=0: there is no reference to follow the policy. Set beta above 0, or "
+            "sync_ref_model=False."
+        )
+
+
+def check_ranges(config: Any) -> None:
+    """Refuse numbers out of range.
+
+    Args:
+        config: A resolved configuration.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    positive = (
+        "num_train_tasks",
+        "num_eval_tasks",
+        "max_turns",
+        "max_tokens_per_turn",
+        "max_tokens_per_trajectory",
+        "max_context_tokens",
+        "max_tokens_per_microbatch",
+        "engine_slots",
+        "engine_max_cache_tokens",
+    )
+    for name in positive:
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: got {value}, expected at least 1.")
+    unit = ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon")
+    fields = {field.name for field in dataclasses.fields(config)}
+    critic = fields & {"token_gamma", "token_lambda", "step_lambda"}
+    for name in (*unit, "max_failed_fraction", *sorted(critic)):
+        value = getattr(config, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name}: got {value}, expected a number in [0, 1].")
+    if config.env_timeout is not None and config.env_timeout <= 0:
+        raise ValueError(
+            f"env_timeout: got {config.env_timeout}, expected a positive number of seconds, or None."
+        )
+    counts = ("env_workers", "env_retries")
+    for name in ("invalid_action_penalty", "history_window", "eval_temperature", *counts):
+        value = getattr(config, name)
+        if value is not None and value < 0:
+            raise ValueError(f"{name}: got {value}, expected 0 or more.")
+
+
+def check_environment_run(config: Any) -> None:
+    """Refuse what a run with an environment would ignore.
+
+    Args:
+        config: A resolved configuration.
+
+    Raises:
+        ValueError: If a setting of TRL without effect is set, or batches cannot be split.
+    """
+    problems = refused_settings(config, dataclasses.fields(GRPOConfig))
+    if config.scale_rewards not in {"group", "none"}:
+        problems.append(f"scale_rewards={config.scale_rewards!r}: expected 'group' or 'none'.")
+    if config.steps_per_generation % config.gradient_accumulation_steps:
+        problems.append(
+            f"steps_per_generation={config.steps_per_generation} is not a multiple of "
+            f"gradient_accumulation_steps={config.gradient_accumulation_steps}: the count that the "
+            "loss is divided by would not be known at the first backward. Make it a multiple."
+        )
+    problems += _engine_problems(config)
+    if config.temperature <= 0:
+        problems.append(
+            f"temperature={config.temperature}: training samples, so it must be positive; eval_temperature=0 is greedy."
+        )
+    normalized = config.clip_normalization != "none"
+    if normalized and config.delta is not None:
+        problems.append("delta: clips on the other side too, which clip_normalization leaves out.")
+    if normalized and config.sorl_norm == "proxy" and config.clip_normalization != "relative":
+        problems.append(
+            "sorl_norm='proxy': has no unit; use it with clip_normalization='relative'."
+        )
+    if normalized and (config.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
+        problems.append(
+            "gradient_checkpointing_kwargs: reentrant checkpointing allows no second gradient, which "
+            "clip_normalization takes. Set use_reentrant to False, or sorl_norm='proxy'."
+        )
+    if problems:
+        raise ValueError("\n".join(["This run cannot start:", *problems]))
+
+
+def _engine_problems(config: Any) -> list[str]:
+    """Return a sentence for each setting that contradicts the chosen engine."""
+    if not config.use_vllm:
+        return []
+    problems = []
+    if config.rollout_engine == "transformers":
+        problems.append("use_vllm=True with rollout_engine='transformers': drop one of them.")
+    if config.engine_max_cache_tokens is not None:
+        problems.append(
+            f"engine_max_cache_tokens={config.engine_max_cache_tokens}: vLLM's cache is bounded by "
+            "vllm_gpu_memory_utilization (server: --gpu-memory-utilization). Leave it unset."
+        )
+    truncates = config.sampling.truncates
+    if config.vllm_importance_sampling_correction and truncates and config.temperature != 1.0:
+        problems.append(
+            "vllm_importance_sampling_correction: vLLM gives log-probabilities before the temperature or after top_p, "
+            "top_k, min_p and repetition_penalty, and with both set neither are the policy's. Set temperature=1.0, "
+            "leave the others at their defaults, or set vllm_importance_sampling_correction=False."
+        )
+    return problems
+
+
+def check_plain_run(config: Any) -> None:
+    """Refuse what a run without an environment would ignore.
+
+    Args:
+        config: A resolved configuration.
+
+    Raises:
+        ValueError: If a knob of agents is set.
+    """
+    own = {f.name for f in dataclasses.fields(config)}
+    own -= {f.name for f in dataclasses.fields(GRPOConfig)}
+    resolved = set(DEFAULTS)
+    plain = {f.name: f.default for f in dataclasses.fields(config)}
+    set_knobs = sorted(k for k in own - resolved if getattr(config, k) != plain[k])
+    set_knobs += [k for k in own & resolved if getattr(config, k) != DEFAULTS[k]]
+    if set_knobs:
+        raise ValueError(
+            f"Got {', '.join(set_knobs)} without an environment, expected an environment: these act on "
+            "episodes. Pass `environment=...` to the trainer, or leave them at their defaults."
+        )

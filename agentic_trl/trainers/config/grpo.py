@@ -1,0 +1,178 @@
+"""Configuration of the trainers: TRL's, plus what agents over many turns need."""
+
+import dataclasses
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from agentic_trl.trainers.config.checks import (
+    check_names,
+    check_ranges,
+    check_reference,
+    check_unused_knobs,
+)
+from agentic_trl.trainers.config.methods import DEFAULTS, METHODS, methods_of
+from agentic_trl.trainers.config.rollout import RolloutConfig
+
+_BY_METHOD = "None takes the method's value."
+
+
+@dataclass
+class AgenticGRPOConfig(RolloutConfig):
+    """Configuration of ``AgenticGRPOTrainer``.
+
+    TRL's fields keep TRL's meaning; batch sizes count episodes. With an environment, settings that
+    would have no effect are refused. Without one the trainer is TRL's and so is every default.
+    """
+
+    HAS_CRITIC: ClassVar[bool] = False
+
+    method: str = field(
+        default="grpo",
+        metadata={"help": f"Paper whose knobs are set: {', '.join(methods_of(critic=False))}."},
+    )
+    advantage: str | None = field(
+        default=None,
+        metadata={"help": f"Credit: 'grpo', 'planpo' or 'gigpo'. {_BY_METHOD}"},
+    )
+    scale_rewards: str | None = field(
+        default=None,
+        metadata={
+            "help": f"Division by the group's standard deviation: 'group', 'none'. {_BY_METHOD}"
+        },
+    )
+    importance_sampling_level: str | None = field(
+        default=None,
+        metadata={"help": f"Level of the ratio: 'token', 'turn', 'sequence'. {_BY_METHOD}"},
+    )
+    epsilon: float | None = field(
+        default=None, metadata={"help": f"Clip distance below 1, in [0, 1]. {_BY_METHOD}"}
+    )
+    epsilon_high: float | None = field(
+        default=None,
+        metadata={"help": f"Clip distance above 1; the same as epsilon if unset. {_BY_METHOD}"},
+    )
+    loss_aggregation: str | None = field(
+        default=None,
+        metadata={
+            "help": "Mean over 'token's, over 'turn's of token means, or over 'trajectory's of token "
+            f"means. {_BY_METHOD}"
+        },
+    )
+    per_device_eval_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Episodes played together in evaluation; None takes the training's number."
+        },
+    )
+    bf16: bool | None = field(
+        default=None,
+        metadata={"help": "Train in bfloat16; None does so where there is an accelerator."},
+    )
+    planpo_alpha_start: float = field(
+        default=0.1,
+        metadata={"help": "Weight of the response level at step 0, in [0, 1] (alpha_init, eq. 8)."},
+    )
+    planpo_alpha_end: float = field(
+        default=0.05,
+        metadata={
+            "help": "Weight of the response level at the end, in [0, 1] (alpha_final, eq. 8)."
+        },
+    )
+    planpo_response_group: str = field(
+        default="success",
+        metadata={
+            "help": "Responses compared in A^S: those of 'success'es, or all 'active' (eq. 4)."
+        },
+    )
+    gigpo_step_weight: float = field(
+        default=1.0, metadata={"help": "Weight of the anchor-state advantage (w)."}
+    )
+    token_weighting: str | None = field(
+        default=None,
+        metadata={
+            "help": f"Weight of tokens in the surrogate: 'uniform', 'actfocus'. {_BY_METHOD}"
+        },
+    )
+    actfocus_alpha: float = field(
+        default=0.3, metadata={"help": "Weight of reasoning tokens, in [0, 1] (alpha, eq. 6)."}
+    )
+    actfocus_beta: float = field(
+        default=1.0, metadata={"help": "Largest extra weight of an action token (beta, eq. 6)."}
+    )
+    actfocus_renormalize: bool = field(
+        default=False, metadata={"help": "Divide the weights by their mean over the rollout batch."}
+    )
+    clip_normalization: str | None = field(
+        default=None,
+        metadata={
+            "help": "SORL's scale of the gradient: 'none', 'relative' 1/(1+|C|/|g|), 'floor' "
+            f"1/max(|C|, 1), 'paper' 1/|C|. {_BY_METHOD}"
+        },
+    )
+    sorl_norm: str = field(
+        default="exact",
+        metadata={
+            "help": "Norm of the clipping bias: 'exact' second gradient, or logit-space 'proxy'."
+        },
+    )
+    step_gamma: float | None = field(
+        default=None, metadata={"help": f"Discount per turn, in [0, 1]. {_BY_METHOD}"}
+    )
+    invalid_action_penalty: float = field(
+        default=0.0,
+        metadata={
+            "help": "Taken off the reward of a turn without an accepted action; not for PlanPO."
+        },
+    )
+    max_tokens_per_microbatch: int = field(
+        default=8192,
+        metadata={"help": "Padded tokens of a forward and backward pass; bounds the memory."},
+    )
+    share_prefixes: bool = field(
+        default=False,
+        metadata={
+            "help": "Compute the common beginning of rows once in the update; needs attention 'sdpa', no critic."
+        },
+    )
+    on_nonfinite_gradient: str = field(
+        default="stop",
+        metadata={"help": "What a NaN or infinite gradient does: 'stop' the run, 'skip' the step."},
+    )
+
+    def __post_init__(self) -> None:
+        """Resolve the method and check the values.
+
+        Raises:
+            ValueError: If a name is unknown, a number out of range, or a knob without effect is set.
+        """
+        check_names(self)
+        check_unused_knobs(self)
+        self._resolve_method()
+        check_reference(self)
+        check_ranges(self)
+        if self.rollout_engine == "vllm":
+            self.use_vllm = True
+        if self.per_device_eval_batch_size is None:
+            self.per_device_eval_batch_size = self.per_device_train_batch_size
+        if self.bf16 is None and not torch.accelerator.is_available():
+            self.bf16 = False  # TRL's default needs an accelerator
+        with warnings.catch_warnings():
+            # TRL itself sets the old name.
+            warnings.filterwarnings("ignore", message="`gradient_checkpointing` is deprecated")
+            super().__post_init__()
+
+    def resolved(self, name: str) -> Any:
+        """Return a knob's value: the user's, the method's, or the default.
+
+        Args:
+            name: A knob that methods set.
+        """
+        value = getattr(self, name)
+        return METHODS[self.method].get(name, DEFAULTS[name]) if value is None else value
+
+    def _resolve_method(self) -> None:
+        for name in DEFAULTS.keys() & {one.name for one in dataclasses.fields(self)}:
+            setattr(self, name, self.resolved(name))

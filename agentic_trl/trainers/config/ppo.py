@@ -1,0 +1,91 @@
+"""Configuration of the trainers with a critic."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+
+
+@dataclass
+class PPOConfig(AgenticGRPOConfig):
+    """Configuration of ``PPOTrainer``: that of ``AgenticGRPOConfig`` and what the critic adds.
+
+    A critic takes the place of the group, so one episode a task (``num_generations=1``) is the default.
+    """
+
+    HAS_CRITIC: ClassVar[bool] = True
+
+    method: str = field(
+        default="ppo",
+        metadata={"help": "Paper whose knobs are set: ppo, so-ppo, steppo, actfocus-ppo."},
+    )
+    num_generations: int | None = field(
+        default=1, metadata={"help": "Episodes of a task in a generation batch, at least 1."}
+    )
+    critic_learning_rate: float = field(
+        default=1e-5,
+        metadata={"help": "Peak learning rate of the critic; the schedule is the policy's."},
+    )
+    critic_warmup_steps: int = field(
+        default=0,
+        metadata={"help": "Optimizer steps at the start in which only the critic learns."},
+    )
+    cliprange_value: float = field(
+        default=0.5, metadata={"help": "Range in which a value moves at full effect, reward units."}
+    )
+    token_gamma: float = field(
+        default=1.0, metadata={"help": "Discount per token of token_gae, in [0, 1]."}
+    )
+    token_lambda: float = field(
+        default=1.0, metadata={"help": "Trace decay per token of token_gae, in [0, 1]."}
+    )
+    step_lambda: float = field(
+        default=1.0, metadata={"help": "Trace decay per turn of step_gae, in [0, 1]."}
+    )
+    turn_credit: str | None = field(
+        default=None,
+        metadata={
+            "help": "'token': each token its own advantage; 'mean': the mean of the turn's, SORL lemma "
+            "4.1. None takes the method's value."
+        },
+    )
+    whiten_advantages: bool = field(
+        default=True,
+        metadata={"help": "Subtract the batch's mean, divide by its standard deviation."},
+    )
+    bootstrap_truncated: bool = field(
+        default=False,
+        metadata={"help": "Value the final observation of an episode that was cut, instead of 0."},
+    )
+
+    def __post_init__(self) -> None:
+        """Let one episode a task pass TRL's check of groups, which wants two.
+
+        Raises:
+            ValueError: If prefixes are to be shared, which a critic does not.
+        """
+        if self.share_prefixes:
+            raise ValueError(
+                "share_prefixes=True: got a trainer with a critic, expected one without: critics read whole rows. "
+                "Leave it at False."
+            )
+        given: Any = self
+        single = given.num_generations == 1
+        if single:
+            if given.per_device_eval_batch_size is None:
+                given.per_device_eval_batch_size = given.per_device_train_batch_size
+            given.num_generations_eval = given.num_generations_eval or 1
+            given.num_generations = 2
+            given.per_device_train_batch_size *= 2
+            if given.generation_batch_size is not None:
+                given.generation_batch_size *= 2
+        super().__post_init__()
+        if single:
+            given.num_generations = 1
+            given.per_device_train_batch_size //= 2
+            given.generation_batch_size //= 2
+
+
+@dataclass
+class AgenticPPOConfig(PPOConfig):
+    """Configuration of ``AgenticPPOTrainer``."""

@@ -1,0 +1,139 @@
+"""Plain forward passes over single rows, without cache, padding or mask: what every shortcut is compared with."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from agentic_trl.algorithms.actfocus import token_energy
+from agentic_trl.batching import Row, unsampled_row
+from agentic_trl.trainers.run.drift import coarsest_precision
+from agentic_trl.types import TokenBatch, TokenKind
+
+ROUNDING = 1e-4
+"""Mean difference of log-probabilities, nats, that adding in another order explains in float32: 1000 times its
+resolution, as sums over a vocabulary and some layers take."""
+ROUNDINGS: Mapping[str, float] = MappingProxyType(
+    {"float32": ROUNDING, "tf32": 1e-2, "float16": 0.05, "bfloat16": 0.05}
+)
+"""The same by precision: products of TF32 and float16 are known to 2^-10 of logits of some ten; logits in bfloat16
+come in steps of .03 to .06."""
+
+
+def rounding(model: Any, *, mixed: str = "no") -> float:
+    """Return the mean difference of log-probabilities that the precision of a model explains, nats.
+
+    Args:
+        model: Any module.
+        mixed: Accelerate's mixed precision.
+    """
+    return ROUNDINGS[coarsest_precision((p.dtype for p in model.parameters()), mixed=mixed)]
+
+
+def probe_rows(ids: Sequence[int]) -> list[Row]:
+    """Rows of unequal lengths with sampled tokens of both kinds and a gap between them.
+
+    Args:
+        ids: What they are made of.
+    """
+    rows = []
+    for number, length in enumerate((6, 11)):
+        row = unsampled_row([ids[(7 * number + 3 * place) % len(ids)] for place in range(length)])
+        place = torch.arange(length)
+        sampled = (place > 1) & (place != 4)
+        kind = torch.where(place % 2 == 0, TokenKind.ACTION.value, TokenKind.REASONING.value)
+        rows.append(
+            replace(
+                row,
+                turn_of_token=torch.where(sampled, 2 * number + (place > 4).long(), -1),
+                kind=kind * sampled,
+                token_share=sampled.float(),
+            )
+        )
+    return rows
+
+
+def plain_logits(model: Any, rows: Sequence[Row]) -> list[Float[Tensor, "token vocab"]]:
+    """Return the raw logits after every token, by a forward pass over each row alone.
+
+    Args:
+        model: A causal language model.
+        rows: Rows.
+    """
+    device = next(model.parameters()).device
+    passes = (model(input_ids=row.input_ids[None].to(device), use_cache=False) for row in rows)
+    return [one.logits[0].float() for one in passes]
+
+
+def plain_scores(
+    logits: Sequence[Float[Tensor, "place vocab"]], rows: Sequence[Row], *, temperature: float
+) -> Float[Tensor, "row token"]:
+    """Return the log-probabilities at the sampled tokens.
+
+    Args:
+        logits: Of each row, as ``plain_logits`` gives them.
+        rows: The rows.
+        temperature: Sampling temperature.
+
+    Returns:
+        Nats, aligned to the token that is scored; 0 elsewhere.
+    """
+    found = []
+    for row, one in zip(rows, logits, strict=True):
+        targets = row.input_ids[1:, None].to(one.device)
+        logprob = (one[:-1] / temperature).log_softmax(-1).gather(1, targets)[:, 0]
+        sampled = (row.turn_of_token >= 0).to(one.device)
+        found.append(torch.cat([logprob.new_zeros(1), logprob]).masked_fill(~sampled, 0.0))
+    return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+
+
+def plain_energies(
+    logits: Sequence[Float[Tensor, "place vocab"]],
+) -> Float[Tensor, "row token"]:
+    """Return the energies of all tokens.
+
+    Args:
+        logits: Of each row, as ``plain_logits`` gives them.
+
+    Returns:
+        Nats, aligned to the token that is scored; 0 at the first one and at padding.
+    """
+    energies = [token_energy(one[:-1]) for one in logits]
+    first = [torch.cat([one.new_zeros(1), one]) for one in energies]
+    return torch.nn.utils.rnn.pad_sequence(first, batch_first=True)
+
+
+def mean_difference(
+    first: Float[Tensor, "row token"], second: Float[Tensor, "row token"], batch: TokenBatch
+) -> float:
+    """Return the mean absolute difference at the sampled tokens.
+
+    Args:
+        first: Values of a batch.
+        second: Others.
+        batch: The batch.
+    """
+    sampled = batch.turn_of_token >= 0
+    return float((first - second.to(first.device)).abs()[sampled.to(first.device)].mean())
+
+
+@contextmanager
+def quiet(model: Any) -> Iterator[None]:
+    """Evaluation mode, without gradients, and with the random state given back.
+
+    Args:
+        model: Any module.
+    """
+    training = model.training
+    model.eval()
+    devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices):
+            yield
+    finally:
+        model.train(training)

@@ -1,0 +1,1 @@
+"""Several processes: what may be spread over them, and what they do together."""

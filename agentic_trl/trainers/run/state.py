@@ -1,0 +1,198 @@
+"""What a checkpoint needs beyond TRL's: the rollouts of an unfinished generation, and what is not logged yet."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from trl.trainer.utils import RepeatSampler
+
+from agentic_trl.batching import Row
+from agentic_trl.trainers.run.fingerprint import differing
+
+logger = logging.getLogger(__name__)
+
+REFERENCE = "reference.pt"
+"""File of a reference model that follows the policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSet:
+    """The rows of one forward-backward call of the trainer, before they are cut by tokens."""
+
+    rows: list[Row]
+    """All rows of whole trajectories."""
+    denominator: float
+    """Units of the loss in the whole optimizer step, all ranks."""
+    value_denominator: float = 1.0
+    """Positions at which the critic is trained in the whole optimizer step, all ranks."""
+
+
+class EpochSampler(RepeatSampler):
+    """TRL's sampler with an order that depends on the seed and the epoch alone.
+
+    A resumed run so sees the tasks of its epoch in the order of the uninterrupted run.
+    """
+
+    trainer: Any = None
+    """Trainer whose epoch counts."""
+
+    @classmethod
+    def of(cls, sampler: RepeatSampler, trainer: Any) -> "EpochSampler":
+        """Return TRL's sampler with an order that depends on the epoch.
+
+        Args:
+            sampler: What TRL built.
+            trainer: Trainer whose epoch counts.
+        """
+        sampler.__class__ = cls
+        sampler.trainer = trainer
+        return sampler  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield task indices of the current epoch, each ``num_generations`` times side by side."""
+        epoch = int(self.trainer.state.epoch or 0)
+        if self.shuffle:
+            seed = self.trainer.args.seed + 1_000_003 * epoch
+            self.generator = torch.Generator().manual_seed(seed)
+        yield from super().__iter__()
+
+
+def state_file(checkpoint: str | Path, rank: int) -> Path:
+    """Return the file that a rank keeps in a checkpoint.
+
+    Args:
+        checkpoint: Folder of the checkpoint.
+        rank: Number of the process.
+    """
+    return Path(checkpoint) / f"agentic_state_{rank}.pt"
+
+
+def save_state(trainer: Any, folder: Path) -> None:
+    """Write a rank's place in the run: rollouts still to be used, and sums not logged yet.
+
+    Args:
+        trainer: The trainer, right after TRL's own checkpoint was written.
+        folder: Folder of the checkpoint.
+    """
+    accelerator = trainer.accelerator
+    unfinished = calls_done(trainer) % _calls_per_generation(trainer)
+    sets: Sequence[EpisodeSet] = trainer._buffered_inputs if unfinished else ()
+    state = {
+        "world_size": accelerator.num_processes,
+        "fingerprint": _marks(trainer),
+        "buffer": [{**_fields(one), "rows": [_fields(row) for row in one.rows]} for one in sets],
+        "tokens": trainer._total_train_tokens,
+        "metrics": {name: list(map(float, v)) for name, v in trainer._metrics["train"].items()},
+        "loss": trainer._tr_loss.cpu(),
+        "last_logged": trainer._globalstep_last_logged,
+        "texts": _texts(trainer),
+        "ever_clipped": trainer.normalizer is not None and trainer.normalizer.ever_clipped,
+    }
+    torch.save(state, state_file(folder, accelerator.process_index))
+    if trainer.args.sync_ref_model and trainer.args.should_save:
+        reference = accelerator.unwrap_model(trainer.ref_model)
+        torch.save(reference.state_dict(), folder / REFERENCE)
+
+
+def load_state(trainer: Any, checkpoint: str | Path) -> None:
+    """Read a rank's place in the run.
+
+    The interrupted generation is played again, with a warning, if on any rank the file is missing, was written
+    by another number of ranks, or holds rollouts that another configuration, environment or data set made.
+
+    Args:
+        trainer: The trainer, right before its first step.
+        checkpoint: Folder of the checkpoint.
+    """
+    trainer._step = calls_done(trainer)
+    if trainer.args.sync_ref_model:
+        reference = trainer.accelerator.unwrap_model(trainer.ref_model)
+        reference.load_state_dict(torch.load(Path(checkpoint) / REFERENCE, weights_only=True))
+    path = state_file(checkpoint, trainer.accelerator.process_index)
+    state = torch.load(path, weights_only=True) if path.exists() else None
+    if state is not None and state["world_size"] != trainer.accelerator.num_processes:
+        state = None
+    problem = (
+        f"{path} is missing or was written by another number of processes"
+        if state is None
+        else _stale(trainer, state)
+    )
+    if problem:
+        logger.warning("%s: the episodes of the interrupted generation are played again.", problem)
+    trainer._buffered_inputs = None
+    again = any(gather_object([bool(problem)]))  # all ranks play, or none
+    if state is not None:
+        _restore(trainer, state)
+        if not again:
+            trainer._buffered_inputs = [
+                EpisodeSet(**{**one, "rows": [Row(**row) for row in one["rows"]]})
+                for one in state["buffer"]
+            ] or None
+
+
+def _stale(trainer: Any, state: dict[str, Any]) -> str:
+    """Return why stored rollouts, or the lack of them, do not fit this run; nothing if they do."""
+    differences = differing(state.get("fingerprint", {}), _marks(trainer))
+    interrupted = state["buffer"] or trainer._step % _calls_per_generation(trainer)
+    if not differences or not interrupted:
+        return ""
+    return f"The checkpoint's rollouts were made with other settings ({'; '.join(differences)})"
+
+
+def _marks(trainer: Any) -> dict[str, str]:
+    """Return what the rollouts depend on; PlanPO's weights depend on the length of the run, too."""
+    scheduled = trainer.args.advantage == "planpo" and trainer.advantage_function is None
+    total = {"total_steps": str(trainer.state.max_steps)} if scheduled else {}
+    return {**trainer._marks, **total}
+
+
+def _restore(trainer: Any, state: dict[str, Any]) -> None:
+    """Take up sums and texts that are not logged yet."""
+    trainer._total_train_tokens = state["tokens"]
+    trainer._metrics["train"].update(state["metrics"])
+    trainer._tr_loss += state["loss"].to(trainer._tr_loss.device)
+    trainer._globalstep_last_logged = state["last_logged"]
+    nested = {name: state["texts"].pop(name) for name in ("rewards", "extra")}
+    for column, values in state["texts"].items():
+        trainer._logs[column].extend(values)
+    for group, columns in nested.items():
+        for name, values in columns.items():
+            trainer._logs[group][name].extend(values)
+    if trainer.normalizer is not None:
+        trainer.normalizer.ever_clipped = state["ever_clipped"]
+
+
+def calls_done(trainer: Any) -> int:
+    """Return the number of forward-backward calls in the optimizer steps that are done.
+
+    Args:
+        trainer: The trainer.
+    """
+    return int(trainer.state.global_step * trainer.args.gradient_accumulation_steps)
+
+
+def _calls_per_generation(trainer: Any) -> int:
+    """Forward-backward calls that one generation batch serves."""
+    return int(trainer.args.steps_per_generation * trainer.num_iterations)
+
+
+def _fields(one: Any) -> dict[str, Any]:
+    """The fields of a dataclass and their values, which are not copied."""
+    return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+
+
+def _texts(trainer: Any) -> dict[str, Any]:
+    """TRL's table of completions, which is written anew at every log."""
+    logs = trainer._logs
+    return {
+        **{name: list(logs[name]) for name in ("prompt", "completion", "advantages")},
+        **{
+            group: {name: list(values) for name, values in logs[group].items()}
+            for group in ("rewards", "extra")
+        },
+    }

@@ -1,0 +1,273 @@
+"""Critics: a value for every position of a row, and how their weights are trained, saved and loaded.
+
+A critic reads the same rows as the policy. ``values`` at a sampled token is the value of the context
+*before* that token (the head's output one position earlier), so a value never depends on the token whose
+advantage it enters.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from peft import PeftModel
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from agentic_trl.trainers.model.adapters import plain_start, same_flags
+from agentic_trl.trainers.model.dropout import disable_dropout
+from agentic_trl.trainers.model.frozen_copy import independent_copy
+from agentic_trl.trainers.model.value_model import ValueModel
+from agentic_trl.types import TokenBatch
+
+FOLDER = "critic"
+"""Folder of the critic in a checkpoint."""
+
+
+class Critic(ABC):
+    """Values of rows, and the weights behind them."""
+
+    head: nn.Linear | None = None
+    """The scalar head if it is one of ours, which starts at 0."""
+
+    def values(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        """Return the value before each token; 0 at the first position, which nothing precedes.
+
+        Args:
+            batch: Rows.
+        """
+        return pad(self._forward(batch)[:, :-1], (1, 0))
+
+    def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
+        """Return the value after the last real token of each row.
+
+        Args:
+            batch: Rows, right-padded.
+        """
+        last = batch.attention_mask.sum(1, keepdim=True) - 1
+        return self._forward(batch).gather(1, last)[:, 0]
+
+    @abstractmethod
+    def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        """Return the value after every token."""
+
+    @abstractmethod
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the trained parameters."""
+
+    @abstractmethod
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Return a context in which gradients are not reduced over ranks."""
+
+    @abstractmethod
+    def policy_active(self) -> None:
+        """Make the policy ready for a forward pass."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write the weights into the folder of a checkpoint or of a saved model.
+
+        Args:
+            folder: The folder.
+        """
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Read the weights from the folder of a checkpoint.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            FileNotFoundError: If it holds no critic.
+        """
+
+
+def _require(path: Path) -> Path:
+    """Return a critic's file.
+
+    Raises:
+        FileNotFoundError: If it is missing.
+    """
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing: the checkpoint was written by a trainer without this kind of critic. Start "
+            "from a checkpoint of a PPO trainer."
+        )
+    return path
+
+
+def _write(module: nn.Module, path: Path) -> None:
+    """Write a module's weights; tied ones are written twice."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: t.contiguous().clone() for name, t in module.state_dict().items()}
+    save_file(state, path)
+
+
+class SeparateCritic(Critic):
+    """A model of its own."""
+
+    def __init__(self, model: nn.Module, accelerator: Any) -> None:
+        """Take a value model.
+
+        Args:
+            model: A module that maps ``input_ids`` and ``attention_mask`` to a value per position.
+            accelerator: Puts it on the device and, with several ranks, into DDP.
+        """
+        self._accelerator = accelerator
+        disable_dropout(model)
+        self.model = model.to(accelerator.device)
+        self.head = model.head if isinstance(model, ValueModel) else None
+        self._wrapped = accelerator.prepare_model(self.model)
+
+    @classmethod
+    def from_policy(cls, policy: Any, accelerator: Any) -> "SeparateCritic":
+        """Start from a copy of the policy's body.
+
+        Args:
+            policy: A causal language model.
+            accelerator: See ``SeparateCritic``.
+        """
+        body = independent_copy(policy.base_model)
+        body.requires_grad_(True)
+        return cls(ValueModel(body, policy.config.get_text_config().hidden_size), accelerator)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the trained parameters."""
+        return (p for p in self.model.parameters() if p.requires_grad)
+
+    def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        # A rank without rows scores nothing: without gradients no collective may be met.
+        model = self._wrapped if torch.is_grad_enabled() else self.model
+        value: Tensor = model(batch.input_ids, batch.attention_mask)
+        shape = tuple(batch.input_ids.shape)
+        if not isinstance(value, Tensor) or tuple(value.shape) != shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"The critic ({type(self.model).__name__}) returned {got} for ids of shape {shape}, expected a tensor of "
+                "that shape: a value for each position. Return, for example, `head(hidden)[..., 0]`."
+            )
+        return value
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Return a context in which gradients are not reduced over ranks."""
+        context: AbstractContextManager[Any] = self._accelerator.no_sync(self._wrapped)
+        return context
+
+    def policy_active(self) -> None:
+        """Make the policy ready for a forward pass; nothing is shared, so nothing is done."""
+
+    def save(self, folder: Path) -> None:
+        """Write the weights.
+
+        Args:
+            folder: Folder of a checkpoint or of a saved model.
+        """
+        _write(self.model, folder / FOLDER / "model.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Read the weights; see ``Critic.load``.
+
+        Args:
+            folder: Folder of a checkpoint.
+        """
+        path = _require(folder / FOLDER / "model.safetensors")
+        self.model.load_state_dict(load_file(path))
+
+
+class AdapterCritic(Critic):
+    """An adapter and a scalar head on the policy's own base: no second copy of the model.
+
+    The policy's adapter is called ``default``, the critic's ``critic``. Forward and backward of one are
+    done before the other is switched on, since checkpointing recomputes with what is active.
+    """
+
+    ADAPTER = "critic"
+    head: nn.Linear
+
+    def __init__(self, model: PeftModel, config: Any, trainer: Any) -> None:
+        """Add the adapter and the head.
+
+        Args:
+            model: The policy, with its adapter ``default``.
+            config: PEFT configuration of the critic's adapter.
+            trainer: The trainer, for its wrapped model and accelerator.
+        """
+        self._trainer = trainer
+        self._model = model
+        with same_flags(model):
+            model.add_adapter(self.ADAPTER, plain_start(config))
+        base: Any = model.get_base_model()
+        hidden_size = base.config.get_text_config().hidden_size
+        device = next(base.parameters()).device
+        base.value_head = nn.Linear(hidden_size, 1, device=device)
+        nn.init.zeros_(base.value_head.weight)
+        nn.init.zeros_(base.value_head.bias)
+        self.head = base.value_head
+        _accept_values(base)
+        disable_dropout(model)
+        self._switch("default")
+        for parameter in self.parameters():
+            parameter.requires_grad_(True)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the trained parameters."""
+        names = {self.ADAPTER, "value_head"}
+        return (p for n, p in self._model.named_parameters() if names & set(n.split(".")))
+
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Return a context in which gradients are not reduced over ranks."""
+        accelerator = self._trainer.accelerator
+        context: AbstractContextManager[Any] = accelerator.no_sync(self._trainer.model_wrapped)
+        return context
+
+    def policy_active(self) -> None:
+        """Switch the policy's adapter on."""
+        self._switch("default")
+
+    def save(self, folder: Path) -> None:
+        """Write the head; PEFT writes the adapter into a folder of its own.
+
+        Args:
+            folder: Folder of a checkpoint or of a saved model.
+        """
+        _write(self.head, folder / FOLDER / "value_head.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """Read the head, and switch the policy's adapter on again after PEFT loaded both.
+
+        Args:
+            folder: Folder of a checkpoint.
+        """
+        path = _require(folder / FOLDER / "value_head.safetensors")
+        self.head.load_state_dict(load_file(path))
+        self._switch("default")
+
+    def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
+        self._switch(self.ADAPTER)
+        model = self._trainer.model_wrapped if torch.is_grad_enabled() else self._model
+        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, values=True)
+        value: Tensor = output["values"]
+        return value.float()
+
+    def _switch(self, adapter: str) -> None:
+        with same_flags(self._model):  # PEFT would train the active adapter only, and all of it
+            self._model.set_adapter(adapter)
+
+
+def _accept_values(base: Any) -> None:
+    """Let the base model's forward return values when it is called with ``values=True``."""
+    inner = base.forward
+
+    def forward(*arguments: Any, values: bool = False, **keywords: Any) -> Any:
+        if not values:
+            return inner(*arguments, **keywords)
+        keywords["use_cache"] = False
+        hidden = base.base_model(*arguments, **keywords).last_hidden_state
+        return {"values": base.value_head(hidden.to(base.value_head.weight.dtype))[..., 0]}
+
+    base.forward = forward

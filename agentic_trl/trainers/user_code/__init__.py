@@ -1,0 +1,1 @@
+"""What users bring: environments and tasks, reward functions, and what these are handed."""

@@ -1,0 +1,233 @@
+"""Reward functions of TRL's kind on whole episodes."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from math import isnan
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from jaxtyping import Float
+from torch import Tensor, nn
+from trl.trainer.utils import get_callable_name, is_async_callable
+
+from agentic_trl.rollout.text.plain_text import PlainText
+from agentic_trl.trainers.user_code.reward_logs import log_reward_functions
+from agentic_trl.types import Trajectory
+from agentic_trl.user_values import read_reward
+
+logger = logging.getLogger(__name__)
+
+ENVIRONMENT_SCORE = "environment_score"
+"""Column under which the environment's own score reaches reward functions."""
+
+
+def environment(environment_score: Sequence[float], **kwargs: Any) -> list[float]:
+    """Return the environment's own score, as a reward function.
+
+    Args:
+        environment_score: Sum of the environment's rewards of each episode.
+        **kwargs: What TRL hands to every reward function.
+
+    Returns:
+        The scores.
+    """
+    del kwargs
+    return list(environment_score)
+
+
+def checked(reward_funcs: Sequence[Any]) -> list[Any]:
+    """Return reward functions that refuse what is no reward; ``None`` stays TRL's "not applicable".
+
+    Args:
+        reward_funcs: TRL's argument as a list. Reward models and their names are returned as they are;
+            ``None`` in place of a function is left out.
+    """
+    given = [one for one in reward_funcs if one is not None]
+    return [_checked(one) if callable(one) and not _is_model(one) else one for one in given]
+
+
+def read_weights(weights: Sequence[Any]) -> list[float]:
+    """Return ``reward_weights``.
+
+    Args:
+        weights: A number for each reward function.
+
+    Raises:
+        TypeError: If one is no number.
+        ValueError: If one is not finite.
+    """
+    return [read_reward(weight, "A weight of reward_weights") for weight in weights]
+
+
+def add_reward_functions(
+    trainer: Any,
+    inputs: Sequence[Mapping[str, Any]],
+    trajectories: Sequence[Trajectory],
+    *,
+    first: int,
+    mode: str = "train",
+    kept: int | None = None,
+) -> list[Trajectory]:
+    """Add the weighted sum of the reward functions to each score, and let success follow from it.
+
+    Reward functions get ``prompts`` (the messages before the first answer), ``completions`` (all
+    messages from the first answer on), ``completion_ids`` (the sampled ids of all turns),
+    ``trajectories``, and every column of the task.
+
+    Args:
+        trainer: A TRL trainer, whose own reward machinery is used.
+        inputs: The tasks of this rank.
+        trajectories: Their episodes.
+        first: Position of the first of them over all ranks, which hold equally many.
+        mode: Log that the means go to, ``"train"`` or ``"eval"``.
+        kept: Number of the trajectories that are no repetitions; ``None`` is all.
+
+    Returns:
+        The trajectories with their scores; unchanged if the environment's score is all there is.
+    """
+    if len(trainer.reward_funcs) == 1:
+        return list(trajectories)
+    pairs: list[tuple[Any, Any]] = [_split(one) for one in trajectories]
+    if isinstance(trainer.rollouts.chat, PlainText):
+        pairs = [(_join(prompt), _join(answer)) for prompt, answer in pairs]
+    prompts, completions = zip(*pairs, strict=True)
+    columns = [
+        {**task, ENVIRONMENT_SCORE: one.score, "trajectories": one}
+        for task, one in zip(inputs, trajectories, strict=True)
+    ]
+    ids = [[i for turn in one.turns for i in turn.action_ids] for one in trajectories]
+    per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
+    mine = per_function[first : first + len(trajectories)]
+    kept = len(trajectories) if kept is None else kept
+    log_reward_functions(trainer, mine[:kept], asked=len(trajectories), mode=mode)
+    added = _added(trainer, per_function, mode)[first : first + len(trajectories)].tolist()
+    if any(isnan(one) for one in added):
+        _warn_of_no_reward(trainer, trajectories, added)
+    return [
+        one if isnan(more) else one.scored(one.score + read_reward(more, _WEIGHTED))
+        for one, more in zip(trajectories, added, strict=True)
+    ]
+
+
+def score_evaluation(
+    trainer: Any, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]
+) -> list[Trajectory]:
+    """Do the same for held-out episodes, of which ranks may hold different numbers.
+
+    Args:
+        trainer: A TRL trainer.
+        inputs: The tasks of this rank.
+        trajectories: Their episodes.
+
+    Returns:
+        The trajectories with their scores.
+
+    Raises:
+        ValueError: If a rank has none at all.
+    """
+    counts = gather_object([len(trajectories)])
+    if len(trainer.reward_funcs) == 1:
+        return list(trajectories)
+    if min(counts) == 0:
+        raise ValueError(
+            f"Evaluation has {sum(counts)} episodes for {len(counts)} processes, expected at least one for each: reward "
+            "functions are asked by all of them together. Give more held-out tasks (num_eval_tasks) or attempts "
+            "(num_generations_eval)."
+        )
+    missing = max(counts) - len(
+        trajectories
+    )  # repeated and dropped again: ranks must hold equally many
+    padded = [*trajectories, *[trajectories[0]] * missing]
+    first = trainer.accelerator.process_index * max(counts)
+    scored = add_reward_functions(
+        trainer,
+        [*inputs, *[inputs[0]] * missing],
+        padded,
+        first=first,
+        mode="eval",
+        kept=len(trajectories),
+    )
+    return scored[: len(trajectories)]
+
+
+_WEIGHTED = "The sum of the reward functions, each times its entry of reward_weights,"
+
+
+def _added(
+    trainer: Any, per_function: Float[Tensor, "trajectory function"], mode: str
+) -> Float[Tensor, " trajectory"]:
+    """Log the means, and return the weighted sums without the environment's; NaN where no function applies."""
+    functions = zip(trainer.reward_funcs, trainer.reward_func_names, per_function.T, strict=True)
+    for function, name, column in functions:
+        if _is_model(function):
+            for reward in column.tolist():
+                read_reward(reward, f"A score of the reward model {name!r}")
+        trainer._metrics[mode][f"rewards/{name}/mean"].append(column.nanmean().item())
+    given, weights = per_function[:, 1:].double(), trainer.reward_weights[1:].double()
+    sums: Tensor = (given * weights.to(given.device)).nansum(dim=1)
+    return sums.masked_fill(given.isnan().all(dim=1), torch.nan)
+
+
+def _warn_of_no_reward(
+    trainer: Any, trajectories: Sequence[Trajectory], added: Sequence[float]
+) -> None:
+    """Say once that nothing scored some episodes."""
+    unscored = [
+        one
+        for one, more in zip(trajectories, added, strict=True)
+        if isnan(more) and not one.failed and not any(turn.reward for turn in one.turns)
+    ]
+    if unscored and not trainer.warned_of_no_reward:
+        trainer.warned_of_no_reward = True
+        logger.warning(
+            "All reward functions returned None for %d of %d episodes, which earned nothing in their environment either; "
+            "they count with score 0. The first task: %.200r. Let a reward function apply to every task.",
+            len(unscored),
+            len(trajectories),
+            dict(unscored[0].task),
+        )
+
+
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reward function of the same name whose rewards are read strictly."""
+    name = get_callable_name(function)
+
+    def call(**given: Any) -> Any:
+        return _read(name, function(**given), given["trajectories"])
+
+    async def call_async(**given: Any) -> Any:
+        return _read(name, await function(**given), given["trajectories"])
+
+    reading: Callable[..., Any] = call_async if is_async_callable(function) else call
+    reading.__name__ = name
+    reading.__wrapped__ = function  # type: ignore[attr-defined]
+    return reading
+
+
+def _read(name: str, rewards: Any, trajectories: Sequence[Trajectory]) -> list[float | None]:
+    """Return what a reward function gave, without the rewards of failed episodes, which nothing reads."""
+    where = f"A reward of the function {name!r} (None where it does not apply)"
+    read = list(rewards)
+    if len(read) != len(trajectories):
+        return read  # refused by TRL
+    return [
+        None if reward is None or one.failed else read_reward(reward, where)
+        for reward, one in zip(read, trajectories, strict=True)
+    ]
+
+
+def _is_model(function: Any) -> bool:
+    return isinstance(function, nn.Module)
+
+
+def _join(messages: Sequence[Any]) -> str:
+    return "".join(message["content"] for message in messages)
+
+
+def _split(trajectory: Trajectory) -> tuple[list[Any], list[Any]]:
+    """Messages before the first answer, and from it to the last."""
+    messages = [dict(message) for message in trajectory.messages]
+    first = trajectory.first_answer
+    end = len(messages) - (messages[-1]["role"] != "assistant") if messages else 0
+    return messages[:first], messages[first : max(end, first)]

@@ -1,0 +1,118 @@
+"""Reading a trainer's ``environment`` argument, and making its tasks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from datasets import Dataset
+
+from agentic_trl.environments.base import NoOwnTasksError, TextEnv
+from agentic_trl.environments.registry import resolve_environment
+from agentic_trl.environments.spec import EnvSpec
+from agentic_trl.user_values import as_texts
+
+
+def resolve_environments(environment: Any, kwargs: Any) -> dict[str, EnvSpec]:
+    """Read the ``environment`` argument of a trainer.
+
+    Args:
+        environment: A registered id, a class, a factory, or a dictionary of them.
+        kwargs: Mapping of arguments that each environment is built with.
+
+    Returns:
+        Specifications by the name that the ``environment`` column of a dataset uses; a single
+        environment has the name ``""``.
+    """
+    if isinstance(environment, Mapping):
+        return {name: resolve_environment(one, kwargs) for name, one in environment.items()}
+    return {"": resolve_environment(environment, kwargs)}
+
+
+def task_dataset(specs: Mapping[str, EnvSpec], count: int, split: str) -> Dataset:
+    """Make tasks where the user gave none.
+
+    Args:
+        specs: The environments; tasks are shared out evenly between them.
+        count: Number of tasks.
+        split: ``"train"`` or ``"eval"``, disjoint.
+
+    Returns:
+        A dataset with a row per task.
+    """
+    rows: list[dict[str, Any]] = []
+    for index, (name, spec) in enumerate(specs.items()):
+        share = count // len(specs) + (index < count % len(specs))
+        rows += [{**task, "environment": name} for task in spec.make_tasks(share, split)]
+    return Dataset.from_list(rows)
+
+
+def held_out_dataset(specs: Mapping[str, EnvSpec], count: int) -> Dataset | None:
+    """Make held-out tasks where the user gave training tasks at most.
+
+    Args:
+        specs: The environments.
+        count: Number of tasks; 0 for none.
+
+    Returns:
+        A dataset with a row per task; ``None`` for none, or if an environment cannot invent any.
+    """
+    try:
+        return task_dataset(specs, count, "eval") if count else None
+    except NoOwnTasksError:
+        return None
+
+
+def refuse_unrewarded(specs: Mapping[str, EnvSpec], reward_funcs: Any) -> None:
+    """Refuse environments that nothing scores.
+
+    Args:
+        specs: The environments by name.
+        reward_funcs: The trainer's argument.
+
+    Raises:
+        ValueError: If there is no reward function, and an environment earns no reward by itself.
+    """
+    if reward_funcs:
+        return
+    silent = [spec.id for spec in specs.values() if not spec.earns_rewards()]
+    if silent:
+        raise ValueError(
+            f"Got no `reward_funcs` for {', '.join(silent)}, whose steps earn no reward: every score would be 0, and "
+            "nothing would be learned. Pass reward functions, or (tools) a class with `get_reward`."
+        )
+
+
+def refuse_unknown_columns(specs: Mapping[str, EnvSpec], dataset: Dataset) -> None:
+    """Refuse columns that no environment takes.
+
+    Args:
+        specs: The environments by name.
+        dataset: Tasks.
+
+    Raises:
+        ValueError: If every environment names its columns and the dataset has another one.
+    """
+    taken: set[str] = {"seed", "environment"}
+    for spec in specs.values():
+        entry = spec.load()
+        columns = (
+            entry.task_columns if isinstance(entry, type) and issubclass(entry, TextEnv) else None
+        )
+        if columns is None:
+            return
+        taken |= set(as_texts("task_columns", columns))
+    unknown = sorted(set(dataset.column_names) - taken)
+    if unknown:
+        raise ValueError(
+            f"The dataset has the columns {unknown}, which the environment does not take; it takes "
+            f"{sorted(taken)}. Remove or rename them, or give a reward function that reads them."
+        )
+
+
+def has_text_prompts(dataset: Any) -> bool:
+    """Return whether the tasks are prompts that are texts and no conversations.
+
+    Args:
+        dataset: Tasks, a data set or a list of rows.
+    """
+    columns = getattr(dataset, "column_names", None) or (dataset[0] if len(dataset) else ())
+    return "prompt" in columns and isinstance(dataset[0]["prompt"], str)

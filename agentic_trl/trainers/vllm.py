@@ -1,0 +1,281 @@
+"""Who samples the answers of a run: the transformers engine, or vLLM through TRL's ``VLLMGeneration``.
+
+vLLM's log-probabilities are those that the trainer computes only in two cases: after the temperature, if
+nothing is truncated ("processed_logprobs"), or before it, if the temperature is 1 ("raw_logprobs"). The mode is
+chosen accordingly; a correction of the loss is refused where neither fits.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list, is_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+from transformers import StopStringCriteria
+from trl.generation import vllm_generation
+from trl.generation.vllm_generation import VLLMGeneration
+from trl.import_utils import is_vllm_available
+
+from agentic_trl.rollout.engines.base import EngineFactory, Sampling
+from agentic_trl.rollout.engines.vllm.backends import ColocatedSource, ServerSource
+from agentic_trl.rollout.engines.vllm.engine import Ranks, Source, VLLMEngine, sampling_arguments
+from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+from agentic_trl.trainers.model.facts import context_limit
+
+SERVER_CALLS = 64
+"""Calls to a server in flight at a time: the connections that TRL's client keeps open."""
+
+
+def logprobs_fit(mode: str, sampling: Sampling) -> bool:
+    """Return whether vLLM's log-probabilities are those of the policy at the sampling temperature.
+
+    Args:
+        mode: vLLM's ``logprobs_mode``.
+        sampling: How tokens are drawn.
+    """
+    if mode == "processed_logprobs":
+        return not sampling.truncates
+    return mode == "raw_logprobs" and sampling.temperature == 1.0
+
+
+def require_vllm(config: AgenticGRPOConfig, model: Any) -> None:
+    """Refuse a run with vLLM that could not start.
+
+    Args:
+        config: The configuration.
+        model: The trainer's first argument.
+
+    Raises:
+        ImportError: If vLLM is not installed.
+        ValueError: If the model has no folder or name that vLLM could load.
+    """
+    if not config.use_vllm:
+        return
+    if not is_vllm_available():
+        raise ImportError(
+            "rollout_engine='vllm' (or use_vllm) needs vLLM, which is not installed: pip install "
+            "'agentic-trl[vllm]', or pip install 'vllm>=0.22,<=0.31'."
+        )
+    named = model if isinstance(model, str) else getattr(model, "name_or_path", "")
+    if config.vllm_mode == "colocate" and not named:
+        raise ValueError(
+            "The model was made in memory, expected a name or folder: vLLM builds its own copy from the files. "
+            "Save it with save_pretrained, the tokenizer too, and pass the folder."
+        )
+
+
+class TrainedVLLM(VLLMGeneration):
+    """TRL's vLLM: in the precision of the trained model, and with exactly its weights."""
+
+    def __init__(self, *arguments: Any, options: dict[str, Any], **keywords: Any) -> None:
+        """Build vLLM, or connect to its server.
+
+        Args:
+            *arguments: As for TRL's class.
+            options: Arguments of ``vllm.LLM`` that TRL's class has no parameter for.
+            **keywords: As for TRL's class.
+        """
+        self._options = options
+        self._pushed: Any = None
+        super().__init__(*arguments, **keywords)
+
+    def _init_vllm(self) -> None:
+        with _llm_options(self._options):
+            super()._init_vllm()
+
+    def refresh(self, step: int) -> None:
+        """Hand the policy's weights to vLLM, if they are others than those that it has.
+
+        Args:
+            step: Optimizer steps done; it counts for optimizers that write past PyTorch's bookkeeping.
+        """
+        if self._pushed != (step, self._versions()):
+            self.sync_weights()
+            self._pushed = (step, self._versions())
+
+    def _versions(self) -> list[tuple[int, int]]:
+        return [(p.data_ptr(), p._version) for p in self.model.parameters()]
+
+    def _iter_named_params(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights under vLLM's names, adapters merged one layer at a time.
+
+        TRL's own way adds an adapter to the weights in place and subtracts it again, which in bfloat16
+        leaves the base changed a little each time.
+        """
+        if not is_peft_model(self.model):
+            yield from super()._iter_named_params()
+            return
+        for name, parameter in self.model.named_parameters():
+            if self.model.prefix in name or "original_module" in name or "value_head" in name:
+                continue
+            owner, _, _ = name.partition(".base_layer.")
+            plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            plain = self._fix_param_name_to_vllm(plain, ["modules_to_save.default."])
+            with _merged(self.model.get_submodule(owner) if owner != name else None):
+                yield plain, parameter.data
+
+
+@contextmanager
+def _llm_options(options: dict[str, Any]) -> Iterator[None]:
+    """Let TRL build ``vllm.LLM`` with other arguments."""
+    original = getattr(vllm_generation, "LLM", None)
+    vllm_generation.LLM = lambda **given: original(**{**given, **options})  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        vllm_generation.LLM = original
+
+
+@contextmanager
+def _merged(layer: nn.Module | None) -> Iterator[None]:
+    """Merge the active adapter into a layer, and take the very same weights back afterwards."""
+    if not isinstance(layer, BaseTunerLayer):
+        yield
+        return
+    kept = [(p, p.data) for p in layer.get_base_layer().parameters()]
+    for parameter, data in kept:
+        parameter.data = data.clone()
+    layer.merge()
+    try:
+        yield
+    finally:
+        layer.unmerge()
+        for parameter, data in kept:
+            parameter.data = data
+
+
+def build_vllm(trainer: Any) -> TrainedVLLM:
+    """Build vLLM for a trainer, as TRL does for its own rollouts.
+
+    Args:
+        trainer: The trainer, its model in place.
+
+    Raises:
+        ValueError: If a server's log-probabilities are not the policy's.
+    """
+    args, accelerator = trainer.args, trainer.accelerator
+    half = (
+        accelerator.mixed_precision == "bf16"
+    )  # then the trainer computes in bfloat16, whatever it stores
+    dtype = torch.bfloat16 if half else trainer.model.dtype
+    sampling = args.sampling
+    built = TrainedVLLM(
+        model=trainer.model,
+        accelerator=accelerator,
+        processing_class=trainer.processing_class,
+        mode=args.vllm_mode,
+        server_base_url=args.vllm_server_base_url,
+        server_host=args.vllm_server_host,
+        server_port=args.vllm_server_port,
+        group_port=args.vllm_group_port,
+        server_timeout=args.vllm_server_timeout,
+        tensor_parallel_size=args.vllm_tensor_parallel_size,
+        gpu_memory_utilization=args.vllm_gpu_memory_utilization,
+        max_model_length=args.vllm_max_model_length,
+        max_num_seqs=args.per_device_train_batch_size
+        * args.vllm_tensor_parallel_size
+        * args.steps_per_generation,
+        model_impl=args.vllm_model_impl,
+        trust_remote_code=args.trust_remote_code,
+        options={
+            "dtype": str(dtype).removeprefix("torch."),
+            "enable_prefix_caching": True,
+            "logprobs_mode": "raw_logprobs" if sampling.truncates else "processed_logprobs",
+        },
+    )
+    if args.vllm_mode == "server" and accelerator.is_main_process:
+        mode = built.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
+        if args.vllm_importance_sampling_correction and not logprobs_fit(mode, sampling):
+            raise ValueError(
+                f"The vLLM server was started with --logprobs-mode {mode}, which with this sampling does not give "
+                "the policy's log-probabilities, so vllm_importance_sampling_correction would be biased. Start it "
+                f"with {'raw' if sampling.truncates else 'processed'}_logprobs, or switch the correction off."
+            )
+    return built
+
+
+def choose_engine(trainer: Any) -> tuple[EngineFactory | None, int | None]:
+    """Return what makes the engines of a run, and how many tokens a context may have.
+
+    Args:
+        trainer: The trainer, its model in place.
+
+    Returns:
+        The factory, ``None`` for the model itself; and the tokens that model and engine take, ``None`` if unknown.
+
+    Raises:
+        ValueError: If ``max_context_tokens`` is more than vLLM takes.
+    """
+    limit = context_limit(trainer.model)
+    if not trainer.args.use_vllm:
+        return None, limit
+    built = trainer.vllm_generation = build_vllm(trainer)
+    takes, wanted = vllm_context_limit(built), trainer.args.max_context_tokens
+    if wanted is not None and wanted > takes:
+        raise ValueError(
+            f"max_context_tokens={wanted}, but vLLM takes {takes} tokens, prompt and answer together. Lower it, or "
+            "raise vllm_max_model_length (server: --max-model-len)."
+        )
+    return vllm_factory(built, trainer), takes if limit is None else min(limit, takes)
+
+
+def vllm_context_limit(built: TrainedVLLM) -> int:
+    """Return how many tokens vLLM takes, prompt and answer together; on every rank.
+
+    Args:
+        built: vLLM.
+    """
+    box: list[Any] = [None]
+    if built.mode == "colocate":
+        box = [built.llm.llm_engine.model_config.max_model_len]
+    elif built.accelerator.is_main_process:
+        box = [built.vllm_client.get_server_info()["model_config"]["max_model_len"]]
+    return int(broadcast_object_list(box, from_process=0)[0])
+
+
+def vllm_factory(built: TrainedVLLM, trainer: Any) -> EngineFactory:
+    """Return what makes an engine on vLLM with the current weights.
+
+    Args:
+        built: vLLM.
+        trainer: The trainer.
+    """
+    args = trainer.args
+    stop_ids, strings = frozenset(trainer.eos_token_ids), tuple(args.stop_strings or ())
+    stop_text = StopStringCriteria(trainer._tokenizer, list(strings)) if strings else None
+    ranks = _ranks(built)
+    source = _source_maker(built)
+
+    def make(model: Any, sampling: Sampling) -> VLLMEngine:
+        built.refresh(trainer.state.global_step)
+        arguments = sampling_arguments(sampling, stop_ids=stop_ids, stop_strings=strings)
+        return VLLMEngine(
+            source(arguments),
+            stop_ids=stop_ids,
+            stop_text=stop_text,
+            ranks=ranks,
+            slots=args.engine_slots,
+        )
+
+    return make
+
+
+def _ranks(built: TrainedVLLM) -> Ranks:
+    accelerator = built.accelerator
+    if built.mode == "server":
+        several = accelerator.num_processes > 1
+        return Ranks(rank=accelerator.process_index, together=several, first_asks=several)
+    if built.tensor_parallel_size > 1:
+        return Ranks(rank=accelerator.process_index, together=True, group=built.tp_group)
+    return Ranks()
+
+
+def _source_maker(built: TrainedVLLM) -> Callable[[dict[str, Any]], Source | None]:
+    if built.mode == "colocate":
+        make = vllm_generation.SamplingParams
+        return lambda arguments: ColocatedSource(built.llm, make, arguments)
+    if not built.accelerator.is_main_process:
+        return lambda arguments: None
+    return lambda arguments: ServerSource(built.vllm_client, arguments, calls=SERVER_CALLS)
