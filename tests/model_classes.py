@@ -21,12 +21,12 @@ from agentic_trl.batching import pad_rows
 from agentic_trl.rollout.engines.transformers.probe import choose_cache
 from agentic_trl.trainers.model.dropout import disable_dropout
 from agentic_trl.trainers.model.plain_passes import (
-    ROUNDING,
     plain_logits,
     plain_scores,
     probe_rows,
     quiet,
 )
+from agentic_trl.trainers.model.precision import ROUNDING
 from agentic_trl.trainers.model.probe_checks import check_training_mode, choose_head
 from tests.paths import ROOT
 

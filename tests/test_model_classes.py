@@ -14,12 +14,12 @@ from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 from agentic_trl.trainers.model.forward import fused_scores, whole_scores
 from agentic_trl.trainers.model.plain_passes import (
-    ROUNDING,
     mean_difference,
     plain_logits,
     plain_scores,
     quiet,
 )
+from agentic_trl.trainers.model.precision import ROUNDING
 from agentic_trl.types import StopReason, Trajectory, Turn
 from tests.model_classes import CLASSES, PAGE, build, limited, result_of, survey
 from tests.rollout.engines.models import play

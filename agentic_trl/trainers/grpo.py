@@ -12,7 +12,7 @@ from torch import Tensor
 from trl.trainer.callbacks import SyncRefModelCallback
 
 from agentic_trl.rollout.manager import RolloutManager
-from agentic_trl.trainers.config.arguments import normalizer_of, rollout_settings
+from agentic_trl.trainers.config.arguments import rollout_settings
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
@@ -27,6 +27,7 @@ from agentic_trl.trainers.ranks.sharded import gathered, prepare_reference
 from agentic_trl.trainers.ranks.supported import set_up_ranks
 from agentic_trl.trainers.run.signals import SignalWatch
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
+from agentic_trl.trainers.update.sorl import normalizer_of
 from agentic_trl.trainers.user_code.copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
 from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward

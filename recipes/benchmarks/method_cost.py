@@ -36,11 +36,10 @@ from transformers import PrinterCallback, TrainerCallback
 
 from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, AgenticPPOConfig, tiny_policy
 from agentic_trl.batching import Row, build_rows
-from agentic_trl.trainers.config.arguments import normalizer_of
 from agentic_trl.trainers.config.methods import DEFAULTS, METHODS
 from agentic_trl.trainers.update.actfocus import weigh_rows
 from agentic_trl.trainers.update.critic_credit import credit_rows
-from agentic_trl.trainers.update.sorl import ClippingNormalizer
+from agentic_trl.trainers.update.sorl import ClippingNormalizer, normalizer_of
 from agentic_trl.types import TokenKind, Trajectory
 
 PLAYED = 3

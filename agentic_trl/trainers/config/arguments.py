@@ -2,18 +2,14 @@
 
 import logging
 import pkgutil
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-
-from torch import nn
 
 from agentic_trl.algorithms.planpo import alpha_at
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text.chat import History, WindowHistory, full_history
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
-from agentic_trl.trainers.update.sorl import ClippingNormalizer
 
 logger = logging.getLogger(__name__)
 
@@ -125,27 +121,6 @@ def loss_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
         "ratio_max": config.delta,
         "kl_ratio": config.use_bias_correction_kl,
     }
-
-
-def normalizer_of(
-    config: AgenticGRPOConfig, parameters: Sequence[nn.Parameter]
-) -> ClippingNormalizer | None:
-    """Return SORL's normaliser, ``None`` if it is switched off.
-
-    Args:
-        config: The configuration.
-        parameters: The policy's trained parameters.
-    """
-    if config.clip_normalization == "none":
-        return None
-    loss = loss_arguments(config)
-    knobs: dict[str, Any] = {name: loss[name] for name in ("level", "clip_low", "clip_high")}
-    return ClippingNormalizer(
-        parameters=parameters,
-        mode=config.clip_normalization,  # type: ignore[arg-type]
-        proxy=config.sorl_norm == "proxy",
-        **knobs,
-    )
 
 
 def row_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:

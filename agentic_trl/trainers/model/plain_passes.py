@@ -1,9 +1,8 @@
 """Plain forward passes over single rows, without cache, padding or mask: what every shortcut is compared with."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,27 +11,7 @@ from torch import Tensor
 
 from agentic_trl.algorithms.actfocus import token_energy
 from agentic_trl.batching import Row, unsampled_row
-from agentic_trl.trainers.run.drift import coarsest_precision
 from agentic_trl.types import TokenBatch, TokenKind
-
-ROUNDING = 1e-4
-"""Mean difference of log-probabilities, nats, that adding in another order explains in float32: 1000 times its
-resolution, as sums over a vocabulary and some layers take."""
-ROUNDINGS: Mapping[str, float] = MappingProxyType(
-    {"float32": ROUNDING, "tf32": 1e-2, "float16": 0.05, "bfloat16": 0.05}
-)
-"""The same by precision: products of TF32 and float16 are known to 2^-10 of logits of some ten; logits in bfloat16
-come in steps of .03 to .06."""
-
-
-def rounding(model: Any, *, mixed: str = "no") -> float:
-    """Return the mean difference of log-probabilities that the precision of a model explains, nats.
-
-    Args:
-        model: Any module.
-        mixed: Accelerate's mixed precision.
-    """
-    return ROUNDINGS[coarsest_precision((p.dtype for p in model.parameters()), mixed=mixed)]
 
 
 def probe_rows(ids: Sequence[int]) -> list[Row]:

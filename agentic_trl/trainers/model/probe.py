@@ -24,8 +24,8 @@ from agentic_trl.trainers.model.plain_passes import (
     plain_scores,
     probe_rows,
     quiet,
-    rounding,
 )
+from agentic_trl.trainers.model.precision import rounding
 from agentic_trl.trainers.model.probe_checks import (
     check_critic,
     check_reference,

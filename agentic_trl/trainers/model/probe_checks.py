@@ -20,8 +20,8 @@ from agentic_trl.trainers.model.plain_passes import (
     plain_logits,
     plain_scores,
     quiet,
-    rounding,
 )
+from agentic_trl.trainers.model.precision import rounding
 from agentic_trl.trainers.model.reference import reference_scores
 from agentic_trl.trainers.ranks.sharded import gathered, is_sharded
 from agentic_trl.types import TokenBatch, TokenKind

@@ -21,6 +21,8 @@ from agentic_trl.algorithms.sorl import (
     is_clipped,
 )
 from agentic_trl.ops.ratio import Level, log_ratio
+from agentic_trl.trainers.config.arguments import loss_arguments
+from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.types import LossInputs
 
 
@@ -138,3 +140,24 @@ def _norm(tensors: Sequence[Tensor]) -> float:
         return 0.0
     norms = torch.stack([norm.float() for norm in torch._foreach_norm(list(tensors))])
     return float(norms.norm().item())
+
+
+def normalizer_of(
+    config: AgenticGRPOConfig, parameters: Sequence[nn.Parameter]
+) -> ClippingNormalizer | None:
+    """Return SORL's normaliser, ``None`` if it is switched off.
+
+    Args:
+        config: The configuration.
+        parameters: The policy's trained parameters.
+    """
+    if config.clip_normalization == "none":
+        return None
+    loss = loss_arguments(config)
+    knobs: dict[str, Any] = {name: loss[name] for name in ("level", "clip_low", "clip_high")}
+    return ClippingNormalizer(
+        parameters=parameters,
+        mode=config.clip_normalization,  # type: ignore[arg-type]
+        proxy=config.sorl_norm == "proxy",
+        **knobs,
+    )

@@ -30,7 +30,7 @@ from transformers import (
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig
 from agentic_trl.trainers.model import forward, probe, probe_checks
 from agentic_trl.trainers.model.output_layer import HeadUse
-from agentic_trl.trainers.model.plain_passes import ROUNDING, rounding
+from agentic_trl.trainers.model.precision import ROUNDING, rounding
 from agentic_trl.trainers.model.probe import Findings
 from agentic_trl.trainers.model.vocabulary import probe_ids
 from agentic_trl.trainers.ppo import AgenticPPOTrainer

@@ -17,7 +17,7 @@ from agentic_trl.batching import unsampled_row
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.methods import DEFAULTS, METHODS, SIGNALS
-from agentic_trl.trainers.run.drift import LARGE_DRIFT, coarsest_precision
+from agentic_trl.trainers.model.precision import LARGE_DRIFT, coarsest_precision
 from agentic_trl.trainers.run.signal_causes import read_credit, read_critic
 from agentic_trl.trainers.run.signals import (
     SignalWatch,
