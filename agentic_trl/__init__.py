@@ -7,16 +7,23 @@ Names are imported on first use, so that ``import agentic_trl`` is cheap and the
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from agentic_trl.renamed import accept_old_modules
+
 if TYPE_CHECKING:
     from agentic_trl.assets import tiny_policy
     from agentic_trl.environments.base import ActionFormat, TextEnv
-    from agentic_trl.environments.registry import make_env, register_env
+    from agentic_trl.environments.registry import env_spec, make_env, register_env
+    from agentic_trl.rollout.demonstrate import demonstrate
+    from agentic_trl.rollout.engines.base import Sampling
+    from agentic_trl.rollout.manager import RolloutSettings
+    from agentic_trl.rollout.task import Limits
+    from agentic_trl.rollout.text.chat import WindowHistory
     from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
     from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
     from agentic_trl.trainers.evaluate import evaluate
     from agentic_trl.trainers.grpo import AgenticGRPOTrainer
     from agentic_trl.trainers.ppo import AgenticPPOTrainer, PPOTrainer
-    from agentic_trl.types import StopReason, Trajectory, Turn
+    from agentic_trl.types import StopReason, Trajectory, Turn, TurnTable
 
 __version__ = "0.1.0"
 
@@ -26,12 +33,19 @@ _HOMES = {
     "AgenticGRPOTrainer": "agentic_trl.trainers.grpo",
     "AgenticPPOConfig": "agentic_trl.trainers.config.ppo",
     "AgenticPPOTrainer": "agentic_trl.trainers.ppo",
+    "Limits": "agentic_trl.rollout.task",
     "PPOConfig": "agentic_trl.trainers.config.ppo",
     "PPOTrainer": "agentic_trl.trainers.ppo",
+    "RolloutSettings": "agentic_trl.rollout.manager",
+    "Sampling": "agentic_trl.rollout.engines.base",
     "StopReason": "agentic_trl.types",
     "TextEnv": "agentic_trl.environments.base",
     "Trajectory": "agentic_trl.types",
     "Turn": "agentic_trl.types",
+    "TurnTable": "agentic_trl.types",
+    "WindowHistory": "agentic_trl.rollout.text.chat",
+    "demonstrate": "agentic_trl.rollout.demonstrate",
+    "env_spec": "agentic_trl.environments.registry",
     "evaluate": "agentic_trl.trainers.evaluate",
     "make_env": "agentic_trl.environments.registry",
     "register_env": "agentic_trl.environments.registry",
@@ -44,17 +58,26 @@ __all__ = [
     "AgenticGRPOTrainer",
     "AgenticPPOConfig",
     "AgenticPPOTrainer",
+    "Limits",
     "PPOConfig",
     "PPOTrainer",
+    "RolloutSettings",
+    "Sampling",
     "StopReason",
     "TextEnv",
     "Trajectory",
     "Turn",
+    "TurnTable",
+    "WindowHistory",
+    "demonstrate",
+    "env_spec",
     "evaluate",
     "make_env",
     "register_env",
     "tiny_policy",
 ]
+
+accept_old_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from agentic_trl.ops.cuts import best_cuts
-from agentic_trl.ops.prefixes import plant
+from agentic_trl.ops.prefixes import prefix_trees
 from agentic_trl.tables import is_left_out
 from agentic_trl.types import TokenBatch, TokenKind, Trajectory, Turn
 
@@ -141,7 +141,7 @@ def cut_rows(
     if share_prefixes:
         groups = [
             (tree.size, [rows[i].at(number, nodes) for i, nodes in tree.members.items()])
-            for number, tree in enumerate(plant([row.input_ids.tolist() for row in rows]))
+            for number, tree in enumerate(prefix_trees([row.input_ids.tolist() for row in rows]))
         ]
     groups.sort(key=lambda group: group[0])
     cuts = best_cuts([size for size, _ in groups], max_tokens)
@@ -212,12 +212,12 @@ def _row(
     logprobs: list[float] = []
     share: list[float] = []
     for index, turn in turns:
-        given, taken = len(turn.observation_ids), len(turn.action_ids)
+        given, taken = len(turn.observation_ids), len(turn.response_ids)
         unit = {"token": 1, "turn": taken, "trajectory": sampled}[aggregation]
-        ids += [*turn.observation_ids, *turn.action_ids]
+        ids += [*turn.observation_ids, *turn.response_ids]
         turn_of_token += [-1] * given + [index] * taken
-        kinds += [TokenKind.NOT_SAMPLED.value] * given + list(turn.action_kinds)
-        logprobs += [0.0] * given + list(turn.action_logprobs)
+        kinds += [TokenKind.NOT_SAMPLED.value] * given + list(turn.token_kinds)
+        logprobs += [0.0] * given + list(turn.response_logprobs)
         share += [0.0] * given + [1.0 / max(unit, 1)] * taken
     return Row(
         trajectory=trajectory,

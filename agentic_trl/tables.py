@@ -41,9 +41,9 @@ def turn_table(trajectories: Sequence[Trajectory], *, skip_truncated: bool = Fal
     valid = [not is_left_out(one, skip_truncated=skip_truncated) for one in trajectories]
     return TurnTable(
         trajectory=torch.tensor([i for i, _, _ in turns], dtype=torch.long),
-        step=torch.tensor([t for _, t, _ in turns], dtype=torch.long),
+        turn_index=torch.tensor([t for _, t, _ in turns], dtype=torch.long),
         reward=torch.tensor(reward, dtype=torch.float32),
-        length=torch.tensor([len(turn.action_ids) for _, _, turn in turns], dtype=torch.long),
+        length=torch.tensor([len(turn.response_ids) for _, _, turn in turns], dtype=torch.long),
         group=torch.tensor([one.group for one in trajectories], dtype=torch.long),
         score=torch.tensor(score, dtype=torch.float32),
         success=torch.tensor([one.success for one in trajectories], dtype=torch.bool),

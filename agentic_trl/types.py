@@ -15,6 +15,8 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from agentic_trl.renamed import COLUMNS, accept_old_fields
+
 
 class StopReason(StrEnum):
     """Why a trajectory ended."""
@@ -65,11 +67,11 @@ class Turn:
 
     observation_ids: tuple[int, ...]
     """Token ids put before the action: only what is new if ``extends``, else the whole prompt."""
-    action_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
     """Token ids that the policy sampled, in order, its end-of-turn token included if it was sampled."""
-    action_logprobs: tuple[float, ...]
+    response_logprobs: tuple[float, ...]
     """Log-probability of each sampled token under the sampling policy, nats."""
-    action_kinds: tuple[int, ...]
+    token_kinds: tuple[int, ...]
     """``TokenKind`` of each sampled token: ``REASONING`` or ``ACTION``."""
     reward: float
     """Reward that the step earned, ``penalty`` already taken off."""
@@ -89,7 +91,7 @@ class Turn:
     """Wall time of the environment step."""
 
     def __post_init__(self) -> None:
-        sizes = {len(self.action_ids), len(self.action_logprobs), len(self.action_kinds)}
+        sizes = {len(self.response_ids), len(self.response_logprobs), len(self.token_kinds)}
         assert len(sizes) == 1, f"ids, log-probs and kinds of a turn differ in length: {sizes}"
 
 
@@ -161,7 +163,7 @@ class Trajectory:
         return sum(turn.reward for turn in self.turns)
 
     @property
-    def first_answer(self) -> int:
+    def first_response(self) -> int:
         """Index of the first sampled answer in ``messages``; their number if there is none."""
         answers = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
         given = len(answers) - len(self.turns)
@@ -170,7 +172,7 @@ class Trajectory:
     @property
     def sampled_tokens(self) -> int:
         """Number of tokens that the policy sampled."""
-        return sum(len(turn.action_ids) for turn in self.turns)
+        return sum(len(turn.response_ids) for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,7 @@ class TurnTable:
 
     trajectory: Int[Tensor, " turn"]
     """Index of the trajectory of each turn, non-decreasing."""
-    step: Int[Tensor, " turn"]
+    turn_index: Int[Tensor, " turn"]
     """Index of the turn inside its trajectory, from 0 without holes."""
     reward: Float[Tensor, " turn"]
     """Reward of the step; those of a trajectory with turns sum to its ``score``."""
@@ -205,10 +207,9 @@ class TurnTable:
     def __post_init__(self) -> None:
         order = self.trajectory.diff()
         assert bool((order >= 0).all()), "trajectory indices of a TurnTable must not decrease"
-        expected = self.step[:-1] + 1
-        follows = (order > 0) & (self.step[1:] == 0) | (order == 0) & (self.step[1:] == expected)
-        assert bool(follows.all()), (
-            "steps of a TurnTable must count 0, 1, 2, ... in each trajectory"
+        expected = (self.turn_index[:-1] + 1).where(order == 0, 0)
+        assert bool((self.turn_index[1:] == expected).all()), (
+            "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
         )
 
     @property
@@ -294,3 +295,7 @@ class LossOutput:
     """The loss of the micro-batch; losses of all micro-batches and ranks add up to the step's."""
     metrics: dict[str, float | Tensor]
     """Detached parts that add up over micro-batches in the same way as ``loss``."""
+
+
+accept_old_fields(Turn, COLUMNS)
+accept_old_fields(TurnTable, {"step": "turn_index"})

@@ -24,9 +24,9 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
     turns = iter(trajectory.turns)
     for index, message in enumerate(trajectory.messages):
         title = message["role"]
-        if title == "assistant" and index >= trajectory.first_answer:
+        if title == "assistant" and index >= trajectory.first_response:
             turn = next(turns)
-            title += f" | reward {turn.reward:g} | {len(turn.action_ids)} tokens"
+            title += f" | reward {turn.reward:g} | {len(turn.response_ids)} tokens"
             title += "" if turn.valid else " | no accepted action"
         content = "".join(
             c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message["content"]

@@ -35,6 +35,7 @@ from agentic_trl import (
     AgenticPPOTrainer,
     tiny_policy,
 )
+from agentic_trl.renamed import KNOBS, new_flags
 from agentic_trl.trainers.config.methods import methods_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
@@ -123,10 +124,13 @@ def parse(arguments: Sequence[str]) -> Parsed:
     parser = TrlParser((RecipeArguments, config, ModelConfig), allow_abbrev=False)
     if not torch.accelerator.is_available():
         parser.set_defaults(use_cpu=True, bf16=False)  # TRL's default, bf16, needs an accelerator.
+    flags = new_flags(arguments)
     try:
-        *parsed, in_file, on_line = parser.parse_args_and_config(
-            list(arguments), return_remaining_strings=True, separate_remaining_strings=True
-        )
+        *parsed, in_file, on_line = _read(parser, flags)
+        old = [f"{key}={value}" for key, value in _pairs(in_file) if key[2:] in KNOBS]
+        if old:
+            *parsed, in_file, on_line = _read(parser, [*new_flags(old), *flags])
+            in_file = [key for key, _ in _pairs(in_file) if key[2:] not in KNOBS]
     except OSError as error:
         raise UsageError(f"The recipe cannot be read: {error}.") from error
     known = {action.dest for action in parser._actions}
@@ -144,6 +148,18 @@ def parse(arguments: Sequence[str]) -> Parsed:
             "No model is named: set `model_name_or_path` to a name, a path, or 'tiny'."
         )
     return tuple(parsed)
+
+
+def _read(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
+    """Return the configurations, the flags of the recipe that no field takes, and those of the command line."""
+    return parser.parse_args_and_config(
+        list(flags), return_remaining_strings=True, separate_remaining_strings=True
+    )
+
+
+def _pairs(flags: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the flags and values that TRL makes of a recipe's keys."""
+    return list(zip(flags[::2], flags[1::2], strict=True))
 
 
 def method_of(arguments: Sequence[str]) -> str:

@@ -37,7 +37,7 @@ def table_of(trajectories, *, dtype=torch.float64):
 
     return TurnTable(
         trajectory=integers([i for i, _ in places]),
-        step=integers([t for _, t in places]),
+        turn_index=integers([t for _, t in places]),
         reward=floats([turn["reward"] for turn in turns]),
         length=integers([turn["length"] for turn in turns]),
         value=floats([turn["value"] for turn in turns]),

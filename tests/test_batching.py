@@ -29,9 +29,9 @@ def turn(observation, action, *, extends=True, kinds=None, **more):
     """A turn whose sampled id ``i`` has log-prob ``-i / 8`` and kind 1."""
     return Turn(
         observation_ids=tuple(observation),
-        action_ids=tuple(action),
-        action_logprobs=tuple(-i / 8 for i in action),
-        action_kinds=tuple(kinds or [1] * len(action)),
+        response_ids=tuple(action),
+        response_logprobs=tuple(-i / 8 for i in action),
+        token_kinds=tuple(kinds or [1] * len(action)),
         **{"reward": 0.0, "extends": extends, **more},
     )
 
@@ -204,7 +204,7 @@ def test_every_sampled_token_is_in_one_row(batch, aggregation, skip):
     for one in batch:
         for index, given_turn in enumerate(one.turns):
             if any(one is other for other in kept):
-                places[first + index] = list(given_turn.action_ids)
+                places[first + index] = list(given_turn.response_ids)
         first += len(one.turns)
     found = {index: [] for index in places}
     for row in rows:

@@ -69,9 +69,9 @@ def test_longer_episodes_are_sampled_and_scored_as_full_forwards_say(kind):
 def _as_trajectory(asked, sample):
     turn = Turn(
         observation_ids=asked.context_ids,
-        action_ids=sample.ids,
-        action_logprobs=sample.logprobs,
-        action_kinds=(1,) * len(sample.ids),
+        response_ids=sample.ids,
+        response_logprobs=sample.logprobs,
+        token_kinds=(1,) * len(sample.ids),
         reward=0.0,
         extends=False,
     )

@@ -21,9 +21,9 @@ amounts = st.floats(-1e3, 1e3, width=32)
 def turn(earned, penalty=0.0, *, state=None):
     return Turn(
         observation_ids=(1,),
-        action_ids=(2,),
-        action_logprobs=(0.0,),
-        action_kinds=(2,),
+        response_ids=(2,),
+        response_logprobs=(0.0,),
+        token_kinds=(2,),
         reward=earned - penalty,
         penalty=penalty,
         extends=True,
@@ -83,7 +83,7 @@ def test_where_nothing_was_added_no_rounding_becomes_a_reward():
         [0.1, 0.2, 0.3]
     )
     table = turn_table(batch)
-    last = table.step == table.turns_per_trajectory[table.trajectory] - 1
+    last = table.turn_index == table.turns_per_trajectory[table.trajectory] - 1
     assert table.reward[last].tolist() == [0.0, 0.0, 0.0]
     level = dataclasses.replace(table, score=torch.zeros(3))
     assert gigpo_advantage(level)[last].tolist() == [0.0, 0.0, 0.0]

@@ -36,7 +36,7 @@ def test_turn_table_by_hand():
     ]
     table = turn_table(batch)
     assert table.trajectory.tolist() == [0, 0, 2, 2, 3, 3]
-    assert table.step.tolist() == [0, 1, 0, 1, 0, 1]
+    assert table.turn_index.tolist() == [0, 1, 0, 1, 0, 1]
     # The last trajectory's steps earned 0, and reward functions added 1 to its score.
     assert table.reward.tolist() == [0.5, 2.0, 0.0, 0.0, -0.25, 0.75]
     assert table.length.tolist() == [2, 1, 1, 1, 0, 1]

@@ -148,9 +148,9 @@ def scripted_trajectory(rng, group, member, *, one_row=True):
         turns.append(
             Turn(
                 observation_ids=new if extends else context + new,
-                action_ids=action,
-                action_logprobs=tuple(-3.4 + rng.uniform(-0.4, 0.4) for _ in action),
-                action_kinds=tuple(rng.choice([1, 2]) for _ in action),
+                response_ids=action,
+                response_logprobs=tuple(-3.4 + rng.uniform(-0.4, 0.4) for _ in action),
+                token_kinds=tuple(rng.choice([1, 2]) for _ in action),
                 reward=rng.choice([0.0, 0.5, 1.0]),
                 extends=extends,
                 state_key=rng.choice(["x", "y", None]),

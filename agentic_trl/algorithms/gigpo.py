@@ -14,7 +14,7 @@ Departures:
 
 Degenerate cases: a state seen once gives A^S = 0; a state of -1 is comparable with none and gives 0.
 
-Reduces to: GRPO for ``step_weight=0``.
+Reduces to: GRPO for ``turn_weight=0``.
 """
 
 import torch
@@ -24,18 +24,20 @@ from torch import Tensor
 from agentic_trl.algorithms.grpo import grpo_advantage
 from agentic_trl.ops.groups import Scale, normalize_in_groups
 from agentic_trl.ops.returns import discounted_return
+from agentic_trl.renamed import accepts_old_names
 from agentic_trl.types import TurnTable
 
 
+@accepts_old_names(step_weight="turn_weight")
 def gigpo_advantage(
-    table: TurnTable, *, gamma: float = 0.95, step_weight: float = 1.0, scale: Scale = "std"
+    table: TurnTable, *, gamma: float = 0.95, turn_weight: float = 1.0, scale: Scale = "std"
 ) -> Float[Tensor, " turn"]:
     """Return the episode advantage plus the weighted anchor-state advantage of each turn.
 
     Args:
         table: Turns and trajectories of the whole batch; ``state`` is required.
         gamma: Discount per turn of the step returns, in ``[0, 1]``.
-        step_weight: Weight w of the step level.
+        turn_weight: Weight w of the step level.
         scale: ``"std"`` or ``"none"``, for both levels.
 
     Returns:
@@ -45,7 +47,7 @@ def gigpo_advantage(
         ValueError: If the table has no ``state``, or ``gamma`` or ``scale`` is out of range.
     """
     step = state_advantage(table, gamma=gamma, scale=scale)
-    return grpo_advantage(table, scale=scale)[table.trajectory] + step_weight * step
+    return grpo_advantage(table, scale=scale)[table.trajectory] + turn_weight * step
 
 
 def state_advantage(

@@ -29,7 +29,7 @@ class Tree:
     """Node of each token of each member, by the index of the sequence, in lexicographic order."""
 
 
-def plant(sequences: Sequence[list[int]]) -> list[Tree]:
+def prefix_trees(sequences: Sequence[list[int]]) -> list[Tree]:
     """Gather sequences into trees, as long as what is shared outweighs attention over more nodes.
 
     Args:
@@ -73,7 +73,7 @@ def common_prefix(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grove:
+class PrefixForest:
     """Rows laid out as trees: what a model reads in place of the padded rows."""
 
     input_ids: Int[Tensor, "tree node"]
@@ -91,8 +91,8 @@ def lay_out(
     real: Bool[Tensor, "row token"],
     tree: Int[Tensor, " row"],
     node: Int[Tensor, "row token"],
-) -> Grove:
-    """Lay padded rows out as the trees that ``plant`` made.
+) -> PrefixForest:
+    """Lay padded rows out as the trees that ``prefix_trees`` made.
 
     Args:
         input_ids: Token ids.
@@ -113,7 +113,7 @@ def lay_out(
     flat = torch.arange(count * width, device=node.device)
     last = flat.scatter_reduce(0, at, end[real], "amax").view(count, width) % width
     mask = (order <= order[:, None]) & (order[:, None] <= last[:, None, :])
-    return Grove(
+    return PrefixForest(
         input_ids=torch.zeros_like(flat).index_copy(0, at, input_ids[real]).view(count, width),
         position_ids=torch.zeros_like(flat).index_copy(0, at, tokens[real]).view(count, width),
         attention_mask=mask[:, None],

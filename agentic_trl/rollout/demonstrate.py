@@ -63,7 +63,7 @@ def demonstrate(
         inline,
         tokenizer=tokenizer,
         stop_ids=frozenset({end}),
-        engine=lambda model, sampling: _Answers(oracle, environment, manager.chat, end),
+        engine=lambda model, sampling: _OracleEngine(oracle, environment, manager.chat, end),
     )
     starts = [
         manager.start(task, group=index, member=0, seed=(seed, index))
@@ -93,7 +93,7 @@ def supervised_examples(trajectories: Sequence[Trajectory]) -> list[dict[str, li
 
 
 @dataclass(slots=True)
-class _Answers:
+class _OracleEngine:
     """An engine whose answers are the oracle's; one episode at a time, in the one environment that it looks at."""
 
     oracle: Oracle

@@ -12,7 +12,7 @@ from agentic_trl.rollout.env_pool.attributes import EnvironmentSetup
 from agentic_trl.rollout.env_pool.host import Failure, Opened, Stepped
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import ChatFormat, Conversation, History, Prompt, full_history
-from agentic_trl.rollout.text.parse import Answer, parse_answer
+from agentic_trl.rollout.text.parse import ParsedResponse, parse_response
 from agentic_trl.types import Fault, StopReason, Trajectory, Turn
 
 CHARACTERS_PER_TOKEN = 16
@@ -82,7 +82,7 @@ class Episode:
         self._conversation: Conversation | None = None
         self._prompt: Prompt
         self._sample: Sample
-        self._answer: Answer
+        self._answer: ParsedResponse
 
     @property
     def seed(self) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class Episode:
         """
         self._sampled += len(sample.ids)
         self._sample = sample
-        self._answer = parse_answer(
+        self._answer = parse_response(
             self._rollout.chat,
             self._setup.action_format,
             sample.ids,
@@ -189,9 +189,9 @@ class Episode:
         self._turns.append(
             Turn(
                 observation_ids=self._prompt.new_ids,
-                action_ids=self._sample.ids,
-                action_logprobs=self._sample.logprobs,
-                action_kinds=self._answer.kinds,
+                response_ids=self._sample.ids,
+                response_logprobs=self._sample.logprobs,
+                token_kinds=self._answer.kinds,
                 reward=step.reward - penalty,
                 penalty=penalty,
                 extends=self._prompt.extends,

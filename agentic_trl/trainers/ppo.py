@@ -260,7 +260,7 @@ def _final_row(trajectory: Trajectory) -> Row:
     """The last context of a trajectory with its last answer and the observation after it, as a row."""
     context: tuple[int, ...] = ()
     for turn in trajectory.turns:
-        context = (context if turn.extends else ()) + turn.observation_ids + turn.action_ids
+        context = (context if turn.extends else ()) + turn.observation_ids + turn.response_ids
     final = trajectory.final_observation_ids
     ids = context + final if trajectory.final_extends else final
     return unsampled_row(ids)

@@ -19,8 +19,8 @@ from trl.generation.vllm_generation import VLLMGeneration
 from trl.import_utils import is_vllm_available
 
 from agentic_trl.rollout.engines.base import EngineFactory, Sampling
-from agentic_trl.rollout.engines.vllm.backends import ColocatedSource, ServerSource
-from agentic_trl.rollout.engines.vllm.engine import Ranks, Source, VLLMEngine, sampling_arguments
+from agentic_trl.rollout.engines.vllm.backends import ColocatedBackend, ServerBackend
+from agentic_trl.rollout.engines.vllm.engine import Backend, Ranks, VLLMEngine, sampling_arguments
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.model.facts import context_limit
 
@@ -246,13 +246,13 @@ def vllm_factory(built: TrainedVLLM, trainer: Any) -> EngineFactory:
     stop_ids, strings = frozenset(trainer.eos_token_ids), tuple(args.stop_strings or ())
     stop_text = StopStringCriteria(trainer._tokenizer, list(strings)) if strings else None
     ranks = _ranks(built)
-    source = _source_maker(built)
+    backend = _backend_maker(built)
 
     def make(model: Any, sampling: Sampling) -> VLLMEngine:
         built.refresh(trainer.state.global_step)
         arguments = sampling_arguments(sampling, stop_ids=stop_ids, stop_strings=strings)
         return VLLMEngine(
-            source(arguments),
+            backend(arguments),
             stop_ids=stop_ids,
             stop_text=stop_text,
             ranks=ranks,
@@ -272,10 +272,10 @@ def _ranks(built: TrainedVLLM) -> Ranks:
     return Ranks()
 
 
-def _source_maker(built: TrainedVLLM) -> Callable[[dict[str, Any]], Source | None]:
+def _backend_maker(built: TrainedVLLM) -> Callable[[dict[str, Any]], Backend | None]:
     if built.mode == "colocate":
         make = vllm_generation.SamplingParams
-        return lambda arguments: ColocatedSource(built.llm, make, arguments)
+        return lambda arguments: ColocatedBackend(built.llm, make, arguments)
     if not built.accelerator.is_main_process:
         return lambda arguments: None
-    return lambda arguments: ServerSource(built.vllm_client, arguments, calls=SERVER_CALLS)
+    return lambda arguments: ServerBackend(built.vllm_client, arguments, calls=SERVER_CALLS)

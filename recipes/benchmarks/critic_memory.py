@@ -44,9 +44,9 @@ def episodes(group_size: int) -> list[Trajectory]:
         turns = tuple(
             Turn(
                 observation_ids=ids(),
-                action_ids=ids(),
-                action_logprobs=(-5.0,) * size,
-                action_kinds=(2,) * size,
+                response_ids=ids(),
+                response_logprobs=(-5.0,) * size,
+                token_kinds=(2,) * size,
                 reward=float(index == turn),
                 extends=turn > 0,
             )

@@ -162,10 +162,10 @@ def with_credit(episode: Trajectory, score: float) -> Trajectory:
     """Give an episode a score, and call the last quarter of its answers their actions."""
     turns = []
     for turn in episode.turns:
-        size = len(turn.action_ids)
+        size = len(turn.response_ids)
         actions = -(-size // 4)
         kinds = (TokenKind.REASONING,) * (size - actions) + (TokenKind.ACTION,) * actions
-        turns.append(replace(turn, action_kinds=tuple(map(int, kinds))))
+        turns.append(replace(turn, token_kinds=tuple(map(int, kinds))))
     return replace(episode, score=score, turns=tuple(turns))
 
 

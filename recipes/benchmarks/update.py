@@ -59,9 +59,9 @@ def episodes(turns: Sequence[int]) -> list[Trajectory]:
             turns=tuple(
                 Turn(
                     observation_ids=ids(OBSERVED),
-                    action_ids=ids(SAMPLED),
-                    action_logprobs=(-7.0,) * SAMPLED,
-                    action_kinds=(2,) * SAMPLED,
+                    response_ids=ids(SAMPLED),
+                    response_logprobs=(-7.0,) * SAMPLED,
+                    token_kinds=(2,) * SAMPLED,
                     reward=0.0,
                     extends=turn > 0,
                 )
@@ -81,7 +81,7 @@ def rows_of(given: Sequence[Trajectory]) -> list[tuple[torch.Tensor, torch.Tenso
     """Return ids, sampled positions and advantage of each episode."""
     rows = []
     for one in given:
-        ids = [i for turn in one.turns for i in (*turn.observation_ids, *turn.action_ids)]
+        ids = [i for turn in one.turns for i in (*turn.observation_ids, *turn.response_ids)]
         sampled = ([False] * OBSERVED + [True] * SAMPLED) * len(one.turns)
         rows.append((torch.tensor(ids), torch.tensor(sampled), one.score))
     return rows

@@ -48,7 +48,7 @@ def test_worked_example():
     step = [-2 / 3 / p, 0.0, 7 / 3 / p, -5 / 3 / p, 0.0, 2.5 / q, -2.5 / q, 0.0]
     episode = [e, e, e, -e, -e, e, -e, -e]
     expected = [a + 3 * b for a, b in zip(episode, step, strict=True)]
-    assert_near(gigpo_advantage(table, gamma=0.5, step_weight=3.0), expected, 1e-12)
+    assert_near(gigpo_advantage(table, gamma=0.5, turn_weight=3.0), expected, 1e-12)
     plain = [2 - 2 / 3, 2, 2 + 7 / 3, -2 - 5 / 3, -2, 2 + 2.5, -2 - 2.5, -2]
     assert_near(gigpo_advantage(table, gamma=0.5, scale="none"), plain, 1e-12)
 
@@ -61,7 +61,7 @@ def test_worked_example():
     st.sampled_from(["std", "none"]),
 )
 def test_parity(batch, gamma, weight, scale):
-    out = gigpo_advantage(table_of(batch), gamma=gamma, step_weight=weight, scale=scale)
+    out = gigpo_advantage(table_of(batch), gamma=gamma, turn_weight=weight, scale=scale)
     assert_near(out, reference.gigpo_advantage(batch, gamma, weight, scale))
 
 
@@ -71,9 +71,9 @@ def test_defaults_are_those_of_the_authors_framework(batch):
 
 
 @given(batches)
-def test_step_weight_zero_gives_grpo(batch):
+def test_turn_weight_zero_gives_grpo(batch):
     table = table_of(batch)
-    out = gigpo_advantage(table, step_weight=0.0)
+    out = gigpo_advantage(table, turn_weight=0.0)
     assert torch.equal(out, grpo_advantage(table)[table.trajectory])
 
 

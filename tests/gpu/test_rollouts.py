@@ -93,7 +93,7 @@ def train(policy, tmp_path, **knobs):
     trainer._generate_and_score_completions = timed
     trainer.train()
     trajectories, seconds = played[-1]
-    tokens = sum(len(turn.action_ids) for one in trajectories for turn in one.turns)
+    tokens = sum(len(turn.response_ids) for one in trajectories for turn in one.turns)
     logs = [entry for entry in trainer.state.log_history if "step_time" in entry]
     print(
         f"\n{knobs.get('rollout_engine', 'transformers')}: {tokens / seconds:.0f} sampled tokens/s in the rollout, "

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trl.ops import prefixes
-from agentic_trl.ops.prefixes import lay_out, plant
+from agentic_trl.ops.prefixes import lay_out, prefix_trees
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8)
 
 
 def test_plant_by_hand():
     # sorted: [5 6] [7 7 8] [7 7 9 1] [7 7 9 1]: the last three share 7 7, the last two all of 7 7 9 1
-    (short, branched) = plant([[7, 7, 9, 1], [5, 6], [7, 7, 8], [7, 7, 9, 1]])
+    (short, branched) = prefix_trees([[7, 7, 9, 1], [5, 6], [7, 7, 8], [7, 7, 9, 1]])
     assert (short.size, short.members) == (2, {1: [0, 1]})
     assert branched.size == 5
     assert branched.members == {2: [0, 1, 2], 0: [0, 1, 3, 4], 3: [0, 1, 3, 4]}
@@ -25,15 +25,15 @@ def test_plant_by_hand():
 def test_a_short_common_prefix_is_not_worth_a_long_attention():
     # apart 2 x 100^2 pairs, together 199^2, 19601 more, for one token saved
     sequences = [[0, *[1] * 99], [0, *[2] * 99]]
-    assert len(plant(sequences)) == 2
+    assert len(prefix_trees(sequences)) == 2
     # 80 tokens saved (80 x 250 = 20000) for 120^2 - 2 x 100^2 < 0 pairs
-    assert len(plant([[0] * 80 + [1] * 20, [0] * 80 + [2] * 20])) == 1
+    assert len(prefix_trees([[0] * 80 + [1] * 20, [0] * 80 + [2] * 20])) == 1
     assert prefixes.ATTENTION_TOKENS == 250
 
 
 @given(SEQUENCES)
 def test_a_node_is_a_distinct_prefix(sequences):
-    trees = plant(sequences)
+    trees = prefix_trees(sequences)
     assert sorted(i for tree in trees for i in tree.members) == list(range(len(sequences)))
     for tree in trees:
         prefix_of = {}
@@ -50,7 +50,7 @@ def test_a_node_is_a_distinct_prefix(sequences):
 def test_a_laid_out_token_sees_its_own_prefix_and_nothing_else(sequences):
     rows = [
         (number, sequences[index], path)
-        for number, tree in enumerate(plant(sequences))
+        for number, tree in enumerate(prefix_trees(sequences))
         for index, path in tree.members.items()
     ]
     width = max(len(ids) for _, ids, _ in rows)

@@ -15,9 +15,9 @@ def step_advantage(trajectories, gamma=0.95, scale="std"):
     return standardize_within(returns, name, counted, scale)
 
 
-def gigpo_advantage(trajectories, gamma=0.95, step_weight=1.0, scale="std"):
-    """``A_episode + step_weight * A_step`` of every turn."""
+def gigpo_advantage(trajectories, gamma=0.95, turn_weight=1.0, scale="std"):
+    """``A_episode + turn_weight * A_step`` of every turn."""
     episode = grpo_advantage(trajectories, scale)
     spread = [a for a, t in zip(episode, trajectories, strict=True) for _ in t["turns"]]
     step = step_advantage(trajectories, gamma, scale)
-    return [a + step_weight * b for a, b in zip(spread, step, strict=True)]
+    return [a + turn_weight * b for a, b in zip(spread, step, strict=True)]

@@ -173,13 +173,13 @@ def run_one(environment, answers, **more):
     return trajectory, engine
 
 
-def turn(observation_ids, action_ids, kinds, **more):
+def turn(observation_ids, response_ids, kinds, **more):
     """A turn as the loop must record it; the scripted engine's log-prob of id ``i`` is ``-i / 4``."""
     base = {
         "observation_ids": tuple(observation_ids),
-        "action_ids": tuple(action_ids),
-        "action_logprobs": tuple(-0.25 * token for token in action_ids),
-        "action_kinds": tuple(kinds),
+        "response_ids": tuple(response_ids),
+        "response_logprobs": tuple(-0.25 * token for token in response_ids),
+        "token_kinds": tuple(kinds),
         "reward": 0.0,
         "extends": True,
     }

@@ -16,7 +16,7 @@ from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.parse import parse_answer
+from agentic_trl.rollout.text.parse import parse_response
 from tests.rollout.engines.models import generate, request
 from tests.rollout.scripted import (
     FORM,
@@ -83,7 +83,7 @@ def test_the_template_closes_an_answer_that_a_text_ended():
     """The id of the end of turn is then the template's, not sampled."""
     trajectory, _ = run_one(Script(step("c"), step("d", terminated=True)), ["<go> b </go>", GO])
     first, second = trajectory.turns
-    assert first.action_ids == ids("<go> b </go>")
+    assert first.response_ids == ids("<go> b </go>")
     assert second.observation_ids == user("c", cut=True)
 
 
@@ -96,22 +96,22 @@ def test_a_prefill_is_shown_counts_as_beginning_and_is_not_sampled():
     first, second = trajectory.turns
     opening = ids("<action>")
     assert first.observation_ids[-1:] == opening
-    assert first.action_ids == ids(answers[0])
-    assert first.action_kinds == (REASONING,) * 2 + (ACTION,) * 4
+    assert first.response_ids == ids(answers[0])
+    assert first.token_kinds == (REASONING,) * 2 + (ACTION,) * 4
     assert second.extends
     assert second.observation_ids == (*user("c"), *opening)
-    assert second.action_kinds == (REASONING,) * 4 + (ACTION,) * 4
+    assert second.token_kinds == (REASONING,) * 4 + (ACTION,) * 4
     assert environment.taken == ["b", "b"]
     assert trajectory.messages[2]["content"] == " <action>x </action> <go> b </go>"
     assert engine.requests[1][0].context_ids == (
         *first.observation_ids,
-        *first.action_ids,
+        *first.response_ids,
         *second.observation_ids,
     )
 
 
 def test_a_prefill_that_opens_the_action():
-    answer = parse_answer(chat(), FORM, ids("b </go> <end>"), stop_ids=STOP, prefill="<go> ")
+    answer = parse_response(chat(), FORM, ids("b </go> <end>"), stop_ids=STOP, prefill="<go> ")
     assert answer.action == "b"
     assert answer.kinds == (ACTION,) * 3
 

@@ -148,7 +148,7 @@ def test_token_limit():
         Script(*[step("c", 1.0)] * 4), [GO] * 4, limits={"max_tokens_per_trajectory": 9}
     )
     assert trajectory.stop is StopReason.TOKEN_LIMIT
-    assert [one.action_ids for one in trajectory.turns] == [(6, 9, 7, 1), (6, 9, 7, 1), (6,)]
+    assert [one.response_ids for one in trajectory.turns] == [(6, 9, 7, 1), (6, 9, 7, 1), (6,)]
     assert [one.truncated for one in trajectory.turns] == [False, False, True]
     assert [one.reward for one in trajectory.turns] == [1.0, 1.0, 0.0]
     assert [one.valid for one in trajectory.turns] == [True, True, False]
@@ -188,7 +188,7 @@ def test_context_overflow_later():
     environment = Script(step("c d e f g", 1.0), step("c"))
     trajectory, engine = run_one(environment, [GO, GO], limits={"max_context_tokens": room + 1})
     assert trajectory.stop is StopReason.CONTEXT_OVERFLOW
-    assert [one.action_ids for one in trajectory.turns] == [(6, 9, 7, 1), (6,)]
+    assert [one.response_ids for one in trajectory.turns] == [(6, 9, 7, 1), (6,)]
     assert engine.of(0)[1].max_new_tokens == 1
 
 

@@ -55,7 +55,7 @@ def test_the_budget_is_the_least_of_three(per_turn, per_trajectory, room, budget
     request = engine.of(0)[0]
     assert request.max_new_tokens == budget
     assert request.uniforms.shape == (budget,)
-    assert trajectory.turns[0].action_ids == (31,) * budget
+    assert trajectory.turns[0].response_ids == (31,) * budget
     assert trajectory.turns[0].truncated
 
 
@@ -146,7 +146,7 @@ def test_a_cut_answer_is_parsed_like_any_other():
         limits={"max_tokens_per_turn": 4},
     )
     cut, after = trajectory.turns
-    assert (cut.action_ids, cut.action_kinds) == ((6, 9, 7, 31), (2, 2, 2, 1))
+    assert (cut.response_ids, cut.token_kinds) == ((6, 9, 7, 31), (2, 2, 2, 1))
     assert (cut.action, cut.valid, cut.truncated, cut.reward) == ("b", True, True, 1.0)
     assert after.observation_ids == user("c", cut=True)
 

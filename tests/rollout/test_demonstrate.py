@@ -52,8 +52,8 @@ def test_the_answers_are_the_oracles_moves(tokenizer, window):
         assert trajectory.stop is StopReason.TERMINATED
         assert [turn.action for turn in trajectory.turns] == way
         for turn, move in zip(trajectory.turns, way, strict=True):
-            assert tokenizer.decode(turn.action_ids) == f"<action>{move}</action><|im_end|>"
-            assert set(turn.action_kinds) == {TokenKind.ACTION.value}
+            assert tokenizer.decode(turn.response_ids) == f"<action>{move}</action><|im_end|>"
+            assert set(turn.token_kinds) == {TokenKind.ACTION.value}
     examples = supervised_examples(played)
     # Within its first turns a window still shows everything, so that they share a sequence.
     rewritten = [0 if window is None else len(way) - 1 - window for way in ways(tasks)]
@@ -71,7 +71,7 @@ def test_the_prompts_are_the_chat_formats_and_only_answers_are_imitated(tokenize
         )
         pairs = list(zip(example["input_ids"], example["completion_mask"], strict=True))
         said = [token for token, mask in pairs if mask]
-        assert said == [token for turn in trajectory.turns for token in turn.action_ids]
+        assert said == [token for turn in trajectory.turns for token in turn.response_ids]
         assert sum(not mask for _, mask in pairs) == prompts
 
 
@@ -80,7 +80,7 @@ def test_a_limit_cuts_an_answer_and_then_it_is_no_success(tokenizer):
     (cut,) = demonstrate(LAKE, tasks, tokenizer=tokenizer, settings=settings(tokens=2))
     assert not cut.success
     assert cut.stop is StopReason.TURN_LIMIT
-    assert all(turn.truncated and len(turn.action_ids) == 2 for turn in cut.turns)
+    assert all(turn.truncated and len(turn.response_ids) == 2 for turn in cut.turns)
 
 
 class Locked(TextEnv):

@@ -114,7 +114,7 @@ def outcome(settings):
         manager.close()
     assert sum(len(one.faults) for one in played) > 0  # of seeds 0, 3 and 6, those that act
     return [
-        [(turn.action_ids, turn.action_logprobs, turn.reward) for turn in one.turns]
+        [(turn.response_ids, turn.response_logprobs, turn.reward) for turn in one.turns]
         for one in played
     ]
 

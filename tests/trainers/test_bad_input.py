@@ -127,7 +127,7 @@ def test_all_answers_cut_warn(tmp_path, caplog):
     ("function", "words"),
     [
         (lambda table: table.score, r"returned shape \(8,\), expected a tensor .* per turn"),
-        (lambda table: [0.0] * len(table.step), "returned list, expected a tensor"),
+        (lambda table: [0.0] * len(table.turn_index), "returned list, expected a tensor"),
         (lambda table: table.reward[:, None], r"returned shape \(\d+, 1\)"),
     ],
 )

@@ -41,7 +41,7 @@ def test_tasks_are_the_held_out_ones_and_attempts_differ():
     assert len(result.trajectories) == 48
     maps = [row["map"] for row in FrozenLake.make_tasks(12, split="eval")]
     assert [one.task["map"] for one in result.trajectories] == [m for m in maps for _ in range(4)]
-    answers = [[turn.action_ids for turn in one.turns] for one in result.trajectories[:4]]
+    answers = [[turn.response_ids for turn in one.turns] for one in result.trajectories[:4]]
     assert any(answers[0] != other for other in answers[1:])
     metrics = result.metrics
     assert metrics["success_rate/low"] < metrics["success_rate"] < metrics["success_rate/high"]
@@ -54,7 +54,7 @@ def test_greedy_attempts_are_equal_and_a_batch_size_changes_nothing():
     two = played(0.0, num_tasks=6, attempts=2, batch_size=5)
     assert one.metrics == two.metrics
     for first, second in zip(one.trajectories[::2], one.trajectories[1::2], strict=True):
-        assert [t.action_ids for t in first.turns] == [t.action_ids for t in second.turns]
+        assert [t.response_ids for t in first.turns] == [t.response_ids for t in second.turns]
 
 
 def test_the_command_line_prints_what_evaluate_returns(tmp_path, capsys):

@@ -58,13 +58,13 @@ def play(model, environment=Countdown, **more):
 
 
 def ids(result):
-    return [[turn.action_ids for turn in one.turns] for one in result.trajectories]
+    return [[turn.response_ids for turn in one.turns] for one in result.trajectories]
 
 
 def lengths(result):
     """Tokens in the context when each episode ended; no prompt was rewritten here."""
     return [
-        sum(len(turn.observation_ids) + len(turn.action_ids) for turn in one.turns)
+        sum(len(turn.observation_ids) + len(turn.response_ids) for turn in one.turns)
         for one in result.trajectories
     ]
 

@@ -78,7 +78,7 @@ def test_texts_are_shown_as_they_are_and_scored_by_the_function(tmp_path):
         (turn,) = one.turns
         assert turn.observation_ids == tuple(WORDS.index(w) for w in prompt.split())
         assert one.score == len(completion.split())
-        assert set(turn.action_kinds) == {2}
+        assert set(turn.token_kinds) == {2}
 
 
 def test_conversations_go_through_the_template(tmp_path):
@@ -171,7 +171,7 @@ def test_it_learns_a_word_and_not_from_shuffled_rewards(tmp_path, shuffled):
         critic_learning_rate=5e-3,
     )
     trainer.train()
-    late = [ids for one in kept[-144:] for ids in [one.turns[0].action_ids]]
+    late = [ids for one in kept[-144:] for ids in [one.turns[0].response_ids]]
     mean = sum(ids.count(7) / len(ids) for ids in late) / len(late)
     assert (mean > 0.5) != shuffled
     assert mean < 0.2 or not shuffled

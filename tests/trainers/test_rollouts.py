@@ -117,7 +117,7 @@ def test_reward_functions_add_to_the_score_and_see_the_episode(tmp_path):
         ):
             assert prompt[-1]["role"] == "user"
             assert completion[0]["role"] == "assistant"
-            assert ids == [i for turn in trajectory.turns for i in turn.action_ids]
+            assert ids == [i for turn in trajectory.turns for i in turn.response_ids]
             assert one == "x"
         calls.append(len(prompts))
         return [float(len(ids)) for ids in completion_ids]

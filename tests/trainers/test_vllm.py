@@ -46,7 +46,7 @@ def make(tmp_path, *, model=None, **changes):
     knobs = {"rollout_engine": "vllm", "max_steps": 2, "max_turns": 3, **small, **changes}
     # Advantages of -1, 0 and 1 in turn, so that there is a gradient whatever the episodes earn.
     cls = functools.partial(
-        AgenticGRPOTrainer, advantage_function=lambda table: table.step % 3 - 1.0
+        AgenticGRPOTrainer, advantage_function=lambda table: table.turn_index % 3 - 1.0
     )
     return make_trainer(tmp_path, cls=cls, model=model or named_model(), **knobs)
 
@@ -76,14 +76,14 @@ def test_a_run_trains_on_exactly_what_vllm_sampled_with_its_current_weights(tmp_
     assert llm.syncs == 2  # once a generation, not once a turn
     assert max(len(one.turns) for one in kept) > 1
     returned = list(llm.given.values())
-    assert sorted(turn.action_ids for one in kept for turn in one.turns) == sorted(returned)
+    assert sorted(turn.response_ids for one in kept for turn in one.turns) == sorted(returned)
     contexts = {context for context, _ in llm.given}
     for one in kept:
         context = ()
         for turn in one.turns:
             context = (context if turn.extends else ()) + turn.observation_ids
             assert context in contexts
-            context += turn.action_ids
+            context += turn.response_ids
     # The second generation was sampled after an update: without a sync the difference would be large.
     differences = logged(trainer, "sampling/logprob_difference")
     assert len(differences) == 2
@@ -117,9 +117,9 @@ def test_a_run_repeats(tmp_path, vllm):
     runs = [play_and_keep(one) for one in (first, second)]
     first.train()
     second.train()
-    one, two = ([[turn.action_ids for turn in t.turns] for t in run] for run in runs)
+    one, two = ([[turn.response_ids for turn in t.turns] for t in run] for run in runs)
     assert one == two
-    members = {tuple(turn.action_ids for turn in t.turns) for t in runs[0]}
+    members = {tuple(turn.response_ids for turn in t.turns) for t in runs[0]}
     assert len(members) > len(runs[0]) // 2  # the members of a group differ
 
 

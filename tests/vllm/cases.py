@@ -41,7 +41,7 @@ def make(model, folder, **changes):
         model,
         AgenticGRPOConfig(str(folder), **{**knobs, **changes}),
         environment="FrozenLake-v1",
-        advantage_function=lambda table: table.step % 3 - 1.0,
+        advantage_function=lambda table: table.turn_index % 3 - 1.0,
         peft_config=peft_config,
     )
 

@@ -22,7 +22,7 @@ from agentic_trl.types import TokenKind
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ParsedResponse:
     """A parsed answer."""
 
     text: str
@@ -36,14 +36,14 @@ class Answer:
     """``TokenKind`` of each sampled id."""
 
 
-def parse_answer(
+def parse_response(
     chat: ChatFormat,
     action_format: ActionFormat,
     ids: Sequence[int],
     *,
     stop_ids: frozenset[int],
     prefill: str = "",
-) -> Answer:
+) -> ParsedResponse:
     """Split an answer into reasoning and action.
 
     Args:
@@ -73,7 +73,7 @@ def parse_answer(
     if ended:
         kinds.append(TokenKind.ACTION.value if spans else TokenKind.REASONING.value)
     end = chat.decode([ids[-1]]) if ended else ""
-    return Answer(text=text, end=end, action=action, kinds=tuple(kinds))
+    return ParsedResponse(text=text, end=end, action=action, kinds=tuple(kinds))
 
 
 def decode_pieces(chat: ChatFormat, ids: Sequence[int]) -> list[str]:

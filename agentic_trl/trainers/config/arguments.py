@@ -152,6 +152,6 @@ def advantage_arguments(
         group = config.planpo_response_group
         return {"alpha": alpha, "response_group": group, "scale": scale}
     if config.advantage == "gigpo":
-        weight = config.gigpo_step_weight
-        return {"gamma": config.step_gamma, "step_weight": weight, "scale": scale}
+        weight = config.gigpo_turn_weight
+        return {"gamma": config.turn_gamma, "turn_weight": weight, "scale": scale}
     return {"scale": scale}

@@ -163,9 +163,9 @@ def check_ranges(config: Any) -> None:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ValueError(f"{name}: got {value}, expected at least 1.")
-    unit = ("planpo_alpha_start", "planpo_alpha_end", "step_gamma", "epsilon")
+    unit = ("planpo_alpha_start", "planpo_alpha_end", "turn_gamma", "epsilon")
     fields = {field.name for field in dataclasses.fields(config)}
-    critic = fields & {"token_gamma", "token_lambda", "step_lambda"}
+    critic = fields & {"token_gamma", "token_lambda", "turn_lambda"}
     for name in (*unit, "max_failed_fraction", *sorted(critic)):
         value = getattr(config, name)
         if not 0 <= value <= 1:

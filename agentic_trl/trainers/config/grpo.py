@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from agentic_trl.renamed import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.checks import (
     check_names,
     check_ranges,
@@ -87,7 +88,7 @@ class AgenticGRPOConfig(RolloutConfig):
             "help": "Responses compared in A^S: those of 'success'es, or all 'active' (eq. 4)."
         },
     )
-    gigpo_step_weight: float = field(
+    gigpo_turn_weight: float = field(
         default=1.0, metadata={"help": "Weight of the anchor-state advantage (w)."}
     )
     token_weighting: str | None = field(
@@ -118,7 +119,7 @@ class AgenticGRPOConfig(RolloutConfig):
             "help": "Norm of the clipping bias: 'exact' second gradient, or logit-space 'proxy'."
         },
     )
-    step_gamma: float | None = field(
+    turn_gamma: float | None = field(
         default=None, metadata={"help": f"Discount per turn, in [0, 1]. {_BY_METHOD}"}
     )
     invalid_action_penalty: float = field(
@@ -176,3 +177,6 @@ class AgenticGRPOConfig(RolloutConfig):
     def _resolve_method(self) -> None:
         for name in DEFAULTS.keys() & {one.name for one in dataclasses.fields(self)}:
             setattr(self, name, self.resolved(name))
+
+
+accept_old_fields(AgenticGRPOConfig, KNOBS)

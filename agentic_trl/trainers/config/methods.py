@@ -13,7 +13,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "epsilon": 0.2,
         "epsilon_high": None,
         "loss_aggregation": "token",
-        "step_gamma": 1.0,
+        "turn_gamma": 1.0,
         "token_weighting": "uniform",
         "clip_normalization": "none",
         "turn_credit": "token",
@@ -31,7 +31,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "epsilon_high": 4e-4,
             "loss_aggregation": "trajectory",
         },
-        "gigpo": {"advantage": "gigpo", "step_gamma": 0.95},
+        "gigpo": {"advantage": "gigpo", "turn_gamma": 0.95},
         "planpo": {"advantage": "planpo", "loss_aggregation": "turn"},
         "so-grpo": {"clip_normalization": "relative"},
         "actfocus-grpo": {"token_weighting": "actfocus"},
@@ -62,9 +62,9 @@ READERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "planpo_alpha_start": ("advantage", ("planpo",)),
         "planpo_alpha_end": ("advantage", ("planpo",)),
         "planpo_response_group": ("advantage", ("planpo",)),
-        "gigpo_step_weight": ("advantage", ("gigpo",)),
-        "step_gamma": ("advantage", ("gigpo", "step_gae")),
-        "step_lambda": ("advantage", ("step_gae",)),
+        "gigpo_turn_weight": ("advantage", ("gigpo",)),
+        "turn_gamma": ("advantage", ("gigpo", "step_gae")),
+        "turn_lambda": ("advantage", ("step_gae",)),
         "token_gamma": ("advantage", ("token_gae",)),
         "token_lambda": ("advantage", ("token_gae",)),
         "turn_credit": ("advantage", ("token_gae",)),
@@ -109,7 +109,7 @@ SIGNALS: Mapping[str, Signal] = MappingProxyType(
             weights=("planpo_alpha_start", "planpo_alpha_end"),
         ),
         "state_advantage": Signal(
-            of="groups", knob="advantage", values=("gigpo",), weights=("gigpo_step_weight",)
+            of="groups", knob="advantage", values=("gigpo",), weights=("gigpo_turn_weight",)
         ),
         "advantage": Signal(of="sampled tokens", knob="advantage", values=CRITIC_ADVANTAGES),
         "value": Signal(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from agentic_trl.renamed import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 
 
@@ -39,7 +40,7 @@ class PPOConfig(AgenticGRPOConfig):
     token_lambda: float = field(
         default=1.0, metadata={"help": "Trace decay per token of token_gae, in [0, 1]."}
     )
-    step_lambda: float = field(
+    turn_lambda: float = field(
         default=1.0, metadata={"help": "Trace decay per turn of step_gae, in [0, 1]."}
     )
     turn_credit: str | None = field(
@@ -89,3 +90,7 @@ class PPOConfig(AgenticGRPOConfig):
 @dataclass
 class AgenticPPOConfig(PPOConfig):
     """Configuration of ``AgenticPPOTrainer``."""
+
+
+accept_old_fields(PPOConfig, KNOBS)
+accept_old_fields(AgenticPPOConfig, KNOBS)

@@ -214,7 +214,7 @@ def log_texts(trainer: Any, trajectories: Sequence[Trajectory], sets: Sequence[E
         len(trainer.reward_funcs) == 1
     )  # others have their columns by now, the environment's among them
     mine = [
-        (one.messages, one.first_answer, one.score, mean)
+        (one.messages, one.first_response, one.score, mean)
         for one, mean in zip(trajectories, means, strict=True)
     ]
     for messages, first, score, advantage in gather_object(mine):

@@ -76,7 +76,7 @@ def _read_response(args: Any, table: TurnTable) -> Reading:
 
 
 def _read_state(args: Any, table: TurnTable) -> Reading:
-    apart = state_advantage(table, gamma=args.step_gamma) != 0
+    apart = state_advantage(table, gamma=args.turn_gamma) != 0
     return Reading(
         share=_share_of_groups(table, apart, table.group[table.trajectory]),
         cause=_no_anchor(table),

@@ -3,7 +3,7 @@
 A file per logged generation and rank under ``output_dir/trajectories``; a line per trajectory, readable
 with ``datasets.load_dataset("json", data_files=...)``. Non-ASCII and control characters are escaped. A file
 appears when its last line is written, and a resumed run first removes those that lie after its checkpoint:
-no line stands twice or by half.
+no line stands twice or by half. Columns whose names have changed stand under both (``renamed.COLUMNS``).
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trl.batching import Row
+from agentic_trl.renamed import COLUMNS
 from agentic_trl.trainers.run.state import EpisodeSet
 from agentic_trl.types import Trajectory, Turn
 
@@ -92,12 +93,12 @@ def trace_lines(
 
 
 def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str, Any]:
-    return {
+    columns = {
         "extends": turn.extends,
         "observation_ids": list(turn.observation_ids),
-        "action_ids": list(turn.action_ids),
-        "action_kinds": list(turn.action_kinds),
-        "action_logprobs": list(turn.action_logprobs),
+        "response_ids": list(turn.response_ids),
+        "token_kinds": list(turn.token_kinds),
+        "response_logprobs": list(turn.response_logprobs),
         "advantages": advantages,
         "weights": weights,
         "reward": turn.reward,
@@ -108,6 +109,7 @@ def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str
         "state_key": _plain(turn.state_key),
         "seconds": turn.seconds,
     }
+    return columns | {old: columns[new] for old, new in COLUMNS.items()}
 
 
 def _plain(text: str | None) -> str:

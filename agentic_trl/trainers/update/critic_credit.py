@@ -104,13 +104,13 @@ def credit_rows(
     trajectory = table.trajectory[tokens.turn]
     if args.advantage == "step_gae":
         first = tokens.first_of_turn
-        state_value = torch.zeros(len(table.step)).index_copy(
+        state_value = torch.zeros(len(table.turn_index)).index_copy(
             0, tokens.turn[first], tokens.value[first]
         )
         advantage, returns = step_gae(
             replace(table, value=state_value),
-            gamma=args.step_gamma,
-            lam=args.step_lambda,
+            gamma=args.turn_gamma,
+            lam=args.turn_lambda,
             bootstrap=bootstrap,
         )
         if args.whiten_advantages:

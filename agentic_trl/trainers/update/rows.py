@@ -112,8 +112,8 @@ class GenerationSteps(GRPOTrainer):
         advantage = self._advantage(everyone)
         custom = self.advantage_function is not None
         watch_signals(self, read_credit(self.args, everyone, advantage, custom=custom))
-        before = sum(len(one.step) for one in tables[: self.accelerator.process_index])
-        local = advantage[before : before + len(table.step)]
+        before = sum(len(one.turn_index) for one in tables[: self.accelerator.process_index])
+        local = advantage[before : before + len(table.turn_index)]
         return [
             replace(row, token_advantage=spread_turns(local, row.turn_of_token)) for row in rows
         ]
@@ -235,12 +235,12 @@ def _per_turn(given: Any, table: TurnTable) -> Float[Tensor, " turn"]:
     Raises:
         ValueError: If it is no tensor with an entry per turn.
     """
-    if isinstance(given, Tensor) and given.shape == table.step.shape:
+    if isinstance(given, Tensor) and given.shape == table.turn_index.shape:
         return given
     got = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
     raise ValueError(
         f"advantage_function returned {got}, expected a tensor with an advantage per turn, shape "
-        f"{tuple(table.step.shape)}. Index what belongs to trajectories by table.trajectory."
+        f"{tuple(table.turn_index.shape)}. Index what belongs to trajectories by table.trajectory."
     )
 
 

@@ -96,7 +96,7 @@ def add_reward_functions(
         {**task, ENVIRONMENT_SCORE: one.score, "trajectories": one}
         for task, one in zip(inputs, trajectories, strict=True)
     ]
-    ids = [[i for turn in one.turns for i in turn.action_ids] for one in trajectories]
+    ids = [[i for turn in one.turns for i in turn.response_ids] for one in trajectories]
     per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
     mine = per_function[first : first + len(trajectories)]
     kept = len(trajectories) if kept is None else kept
@@ -228,6 +228,6 @@ def _join(messages: Sequence[Any]) -> str:
 def _split(trajectory: Trajectory) -> tuple[list[Any], list[Any]]:
     """Messages before the first answer, and from it to the last."""
     messages = [dict(message) for message in trajectory.messages]
-    first = trajectory.first_answer
+    first = trajectory.first_response
     end = len(messages) - (messages[-1]["role"] != "assistant") if messages else 0
     return messages[:first], messages[first : max(end, first)]

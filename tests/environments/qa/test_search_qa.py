@@ -366,12 +366,12 @@ def test_rollout_trains_on_searches_and_answers_alone():
     for turn, action in ((first, first.action), (second, "<answer>Ada Harrow</answer>")):
         marked = [
             i
-            for i, kind in zip(turn.action_ids, turn.action_kinds, strict=True)
+            for i, kind in zip(turn.response_ids, turn.token_kinds, strict=True)
             if kind == TokenKind.ACTION
         ]
         assert tokenizer.decode(marked[:-1]).strip() == action
         assert marked[-1] == tokenizer.eos_token_id
-        assert "information" not in tokenizer.decode(turn.action_ids)
+        assert "information" not in tokenizer.decode(turn.response_ids)
 
 
 def test_rollout_cuts_after_the_fifth_search():

@@ -19,7 +19,7 @@ from trl.generation.vllm_client import VLLMClient
 
 from agentic_trl import tiny_policy
 from agentic_trl.rollout.engines.base import Engine, Sampling
-from agentic_trl.rollout.engines.vllm.backends import ColocatedSource, ServerSource
+from agentic_trl.rollout.engines.vllm.backends import ColocatedBackend, ServerBackend
 from agentic_trl.rollout.engines.vllm.engine import VLLMEngine, sampling_arguments
 from tests.paths import ROOT
 from tests.rollout.engines.models import generate
@@ -29,25 +29,25 @@ from tests.rollout.engines.vllm_standins import STOP, FakeClient, FakeLLM, answe
 STOPS = frozenset({STOP, 2})
 
 
-def engine_on(source, **more):
-    return VLLMEngine(source, stop_ids=STOPS, **more)
+def engine_on(backend, **more):
+    return VLLMEngine(backend, stop_ids=STOPS, **more)
 
 
 def arguments(**sampling):
     return sampling_arguments(Sampling(**sampling), stop_ids=STOPS)
 
 
-def sources():
+def backends():
     return {
-        "colocate": (llm := FakeLLM(), ColocatedSource(llm, dict, arguments(top_k=5))),
-        "server": (client := FakeClient(), ServerSource(client, arguments(top_k=5), calls=4)),
+        "colocate": (llm := FakeLLM(), ColocatedBackend(llm, dict, arguments(top_k=5))),
+        "server": (client := FakeClient(), ServerBackend(client, arguments(top_k=5), calls=4)),
     }
 
 
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_each_answer_reaches_its_episode_within_its_own_budget(mode):
-    asked, source = sources()[mode]
-    engine = engine_on(source)
+    asked, backend = backends()[mode]
+    engine = engine_on(backend)
     assert isinstance(engine, Engine)
     assert (engine.slots, engine.collective) == (None, False)
     requests = [request(episode, (episode, 7), 2 + episode % 2) for episode in range(12)]
@@ -59,8 +59,8 @@ def test_each_answer_reaches_its_episode_within_its_own_budget(mode):
 
 
 def test_an_answer_comes_while_others_go_on():
-    source = ColocatedSource(FakeLLM(), dict, arguments())
-    engine = engine_on(source, slots=3)
+    backend = ColocatedBackend(FakeLLM(), dict, arguments())
+    engine = engine_on(backend, slots=3)
     assert engine.slots == 3
     engine.submit([request(episode, (episode,)) for episode in range(8)])
     first = engine.advance()
@@ -90,20 +90,20 @@ def test_an_answer_comes_while_others_go_on():
 )
 def test_an_answer_is_cut_where_the_transformers_engine_says_so(ids, limit, truncated):
     text = StopStringCriteria(AutoTokenizer.from_pretrained(tiny_policy()), ["n."])
-    source = ColocatedSource(FakeLLM(lambda prompt, limit: (ids, (-1.0,) * len(ids))), dict, {})
-    (sample,) = generate(engine_on(source, stop_text=text), [request(0, (4,), limit)])
+    backend = ColocatedBackend(FakeLLM(lambda prompt, limit: (ids, (-1.0,) * len(ids))), dict, {})
+    (sample,) = generate(engine_on(backend, stop_text=text), [request(0, (4,), limit)])
     assert (sample.ids, sample.truncated) == (ids, truncated)
 
 
 def test_without_stop_strings_a_short_answer_without_an_end_is_cut():
-    source = ColocatedSource(FakeLLM(lambda prompt, limit: ((5, 6), (-1.0, -1.0))), dict, {})
-    (sample,) = generate(engine_on(source), [request(0, (4,), 8)])
+    backend = ColocatedBackend(FakeLLM(lambda prompt, limit: ((5, 6), (-1.0, -1.0))), dict, {})
+    (sample,) = generate(engine_on(backend), [request(0, (4,), 8)])
     assert sample.truncated  # by vLLM's own length
 
 
 def test_finish_drops_what_is_asked():
     llm = FakeLLM()
-    engine = engine_on(ColocatedSource(llm, dict, arguments()))
+    engine = engine_on(ColocatedBackend(llm, dict, arguments()))
     engine.submit([request(episode, (episode,)) for episode in range(6)])
     got = engine.advance()
     engine.finish()
@@ -111,7 +111,7 @@ def test_finish_drops_what_is_asked():
     assert not llm.running
     assert generate(engine, [request(1, (41,))])[0].ids == (141, STOP)
     client = FakeClient()
-    engine = engine_on(ServerSource(client, arguments(), calls=1))
+    engine = engine_on(ServerBackend(client, arguments(), calls=1))
     engine.submit([request(episode, (episode,)) for episode in range(6)])
     engine.advance()
     engine.finish()
@@ -119,8 +119,8 @@ def test_finish_drops_what_is_asked():
 
 
 def test_a_log_probability_that_is_no_number_is_a_sentence():
-    source = ColocatedSource(FakeLLM(lambda prompt, limit: ((5,), (float("nan"),))), dict, {})
-    engine = engine_on(source)
+    backend = ColocatedBackend(FakeLLM(lambda prompt, limit: ((5,), (float("nan"),))), dict, {})
+    engine = engine_on(backend)
     engine.submit([request(0, (4,))])
     with pytest.raises(FloatingPointError, match="expected finite numbers: its logits overflow"):
         engine.advance()
@@ -143,7 +143,7 @@ def test_knobs_reach_vllm_and_its_own_end_tokens_are_off():
     assert plain["skip_special_tokens"] is False
     llm = FakeLLM()
     for given, text in ((arguments(), False), (plain, True)):
-        engine = engine_on(ColocatedSource(llm, dict, given))
+        engine = engine_on(ColocatedBackend(llm, dict, given))
         generate(engine, [request(0, (4,), 3, first=0.25)])
         # A quarter of 2 ** 53: the seed is the first uniform number of the request.
         own = {"max_tokens": 3, "seed": 2**51, "detokenize": text}
@@ -164,7 +164,7 @@ def test_trl_client_sends_one_prompt_with_its_budget_and_seed():
 
     client = object.__new__(VLLMClient)
     client.base_url, client.model, client._post = "http://here", "the-model", post
-    engine = engine_on(ServerSource(client, arguments(top_p=0.5, temperature=0.9), calls=2))
+    engine = engine_on(ServerBackend(client, arguments(top_p=0.5, temperature=0.9), calls=2))
     (sample,) = generate(engine, [request(3, (4, 5), 6, first=0.5)])
     assert (sample.ids, sample.logprobs) == answer_to((4, 5), 6)
     ((url, payload),) = sent
@@ -215,7 +215,7 @@ def test_a_failure_of_the_server_reaches_every_rank(on_three_ranks):
 
 
 def test_a_failure_of_the_only_rank_is_raised_as_it_is():
-    engine = engine_on(ServerSource(FakeClient(fail_at=1), arguments(), calls=1))
+    engine = engine_on(ServerBackend(FakeClient(fail_at=1), arguments(), calls=1))
     engine.submit([request(0, (4,))])
     with pytest.raises(ConnectionError, match="the server is gone"):
         engine.advance()
@@ -224,5 +224,5 @@ def test_a_failure_of_the_only_rank_is_raised_as_it_is():
 def test_the_sampled_token_is_scored_wherever_vllm_lists_it():
     both = {"completion_ids": [[5]], "logprobs": [[[-0.1, -2.0]]], "logprob_token_ids": [[[9, 5]]]}
     client = SimpleNamespace(generate=lambda **_: both)
-    (sample,) = generate(engine_on(ServerSource(client, {}, calls=1)), [request(0, (4,), 1)])
+    (sample,) = generate(engine_on(ServerBackend(client, {}, calls=1)), [request(0, (4,), 1)])
     assert sample.logprobs == (-2.0,)

@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.rollout.engines.vllm.backends import ColocatedSource, ServerSource
+from agentic_trl.rollout.engines.vllm.backends import ColocatedBackend, ServerBackend
 from agentic_trl.rollout.engines.vllm.engine import Ranks, VLLMEngine, sampling_arguments
 from tests.rollout.engines.vllm_standins import STOP, FakeClient, FakeLLM, answer_to, request
 
@@ -23,12 +23,14 @@ ARGUMENTS = sampling_arguments(Sampling(), stop_ids=frozenset({STOP}))
 
 def make_engine(case, rank):
     if case == "tensor_parallel":
-        source = ColocatedSource(FakeLLM(), dict, ARGUMENTS)
-        return VLLMEngine(source, stop_ids=frozenset({STOP}), ranks=Ranks(rank=rank, together=True))
+        backend = ColocatedBackend(FakeLLM(), dict, ARGUMENTS)
+        return VLLMEngine(
+            backend, stop_ids=frozenset({STOP}), ranks=Ranks(rank=rank, together=True)
+        )
     client = FakeClient(fail_at=5 if case == "failing_server" else None)
-    source = ServerSource(client, ARGUMENTS, calls=8) if rank == 0 else None
+    backend = ServerBackend(client, ARGUMENTS, calls=8) if rank == 0 else None
     ranks = Ranks(rank=rank, together=True, first_asks=True)
-    return VLLMEngine(source, stop_ids=frozenset({STOP}), ranks=ranks)
+    return VLLMEngine(backend, stop_ids=frozenset({STOP}), ranks=ranks)
 
 
 def play(engine, rank):

@@ -249,9 +249,9 @@ def test_traces_and_console_stand_anything(family):
     text = "".join(piece + "x" for piece in pieces)
     turn = Turn(
         observation_ids=(1,),
-        action_ids=(2,),
-        action_logprobs=(0.0,),
-        action_kinds=(TokenKind.ACTION.value,),
+        response_ids=(2,),
+        response_logprobs=(0.0,),
+        token_kinds=(TokenKind.ACTION.value,),
         reward=0.0,
         extends=False,
         action=text,

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from agentic_trl.environments.base import ActionFormat
 from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.parse import decode_pieces, find_actions, parse_answer
+from agentic_trl.rollout.text.parse import decode_pieces, find_actions, parse_response
 from tests.tokenizers import _byte_characters, make, spell
 
 R, A = 1, 2
@@ -87,7 +87,7 @@ def kinds_by_bytes(ids, spans):
 
 
 def parse(*pieces, form=None):
-    return parse_answer(chat(), form or ActionFormat(), ids_of(*pieces), stop_ids=STOP)
+    return parse_response(chat(), form or ActionFormat(), ids_of(*pieces), stop_ids=STOP)
 
 
 def spans_in_bytes(text, *found):
@@ -145,7 +145,7 @@ def test_kinds_do_not_depend_on_the_tokenisation(data, before, content, after):
     text = f"<think>go {before}</think>a<action>{content}</action>{after}"
     ids = data.draw(tokenisations(text))
     ended = data.draw(st.booleans())
-    answer = parse_answer(chat(), ActionFormat(), ids + [END] * ended, stop_ids=STOP)
+    answer = parse_response(chat(), ActionFormat(), ids + [END] * ended, stop_ids=STOP)
     spans = spans_in_bytes(text, f"<action>{content}</action>")
     assert answer.action == content.strip()
     assert answer.kinds == (*kinds_by_bytes(ids, spans), *([A] if ended else []))
@@ -255,7 +255,9 @@ def test_only_a_last_stop_id_ends_the_answer():
     assert (answer.end, answer.text) == ("", LEFT + "<end>x")
     assert answer.kinds == (*[A] * len(LEFT), R, R)
     assert parse("<end>").kinds == (R,)
-    other = parse_answer(chat(), ActionFormat(), ids_of(LEFT, "x"), stop_ids=frozenset({ord("x")}))
+    other = parse_response(
+        chat(), ActionFormat(), ids_of(LEFT, "x"), stop_ids=frozenset({ord("x")})
+    )
     assert (other.end, other.kinds[-1], other.text) == ("x", A, LEFT)
 
 
@@ -314,7 +316,7 @@ def test_words_and_their_spaces_in_a_word_level_vocabulary():
         template=TEMPLATE,
     )
     ids = [*spell(tokenizer, "the wall <action> left </action> up"), tokenizer.eos_token_id]
-    answer = parse_answer(
+    answer = parse_response(
         ChatFormat(tokenizer), ActionFormat(), ids, stop_ids=frozenset({tokenizer.eos_token_id})
     )
     assert answer.action == "left"

@@ -217,13 +217,13 @@ def check_rows(trajectory, shown):
     assert len(rows) == len(starts)
     for row, first, end in zip(rows, starts, [*starts[1:], len(turns)], strict=True):
         ids, owners = row.input_ids.tolist(), row.turn_of_token.tolist()
-        assert ids == [*shown[end - 1], *turns[end - 1].action_ids]
+        assert ids == [*shown[end - 1], *turns[end - 1].response_ids]
         expected = [-1] * len(ids)
         for t in range(first, end):
             begin = len(shown[t])
             assert tuple(ids[:begin]) == shown[t]
-            stop = begin + len(turns[t].action_ids)
-            assert tuple(ids[begin:stop]) == turns[t].action_ids
+            stop = begin + len(turns[t].response_ids)
+            assert tuple(ids[begin:stop]) == turns[t].response_ids
             expected[begin:stop] = [t] * (stop - begin)
         assert owners == expected
         assert [kind > 0 for kind in row.kind.tolist()] == [owner >= 0 for owner in owners]
@@ -243,7 +243,7 @@ def check_text(tokenizer, template, trajectory, shown, history, family):
         else:
             check_added(tokenizer, context, spans, ids)
             check_pieces(tokenizer, context, spans, decode(tokenizer, ids), family)
-        body = turn.action_ids[:-1] if turn.action_ids[-1] == eos else turn.action_ids
+        body = turn.response_ids[:-1] if turn.response_ids[-1] == eos else turn.response_ids
         assert trajectory.messages[first + 2 * t + 1]["content"] == decode(tokenizer, body)
         spans.append((len(context), len(context) + len(body)))
 

@@ -127,7 +127,7 @@ def test_methods_set_the_knobs_of_the_design_table(tmp_path):
             args.epsilon,
             args.epsilon_high,
             args.loss_aggregation,
-            args.step_gamma,
+            args.turn_gamma,
         )
 
     assert knobs("grpo") == ("grpo", "group", "token", 0.2, None, "token", 1.0)
@@ -151,8 +151,8 @@ def test_an_explicit_knob_wins_over_the_method(tmp_path, method):
         ({"importance_sampling_level": "word"}, "importance_sampling_level: got 'word'"),
         ({"loss_aggregation": "mean"}, "loss_aggregation: got 'mean'"),
         ({"planpo_alpha_start": 0.3}, "read by advantage=planpo only"),
-        ({"gigpo_step_weight": 0.5, "method": "planpo"}, "read by advantage=gigpo only"),
-        ({"step_gamma": 0.9}, "step_gamma=0.9 is read by"),
+        ({"gigpo_turn_weight": 0.5, "method": "planpo"}, "read by advantage=gigpo only"),
+        ({"turn_gamma": 0.9}, "turn_gamma=0.9 is read by"),
         ({"actfocus_alpha": 0.1}, "read by token_weighting=actfocus only"),
         ({"sorl_norm": "proxy"}, "read by clip_normalization=relative or floor or paper only"),
         ({"history_window": 2}, "history='window' only"),
@@ -211,7 +211,7 @@ def test_a_configuration_survives_a_round_trip(tmp_path):
     values = {f.name: getattr(args, f.name) for f in dataclasses.fields(args) if f.init}
     values["generation_batch_size"] = None
     again = AgenticGRPOConfig(**values)
-    assert again.step_gamma == 0.95
+    assert again.turn_gamma == 0.95
     assert again.environment_kwargs == {"size": 5}
 
 

@@ -152,8 +152,8 @@ def first_step(folder, way, *, training, method, dtype, beta):
     (gradients,) = trainer.gradients.steps
     log = {k: v for entry in trainer.state.log_history for k, v in entry.items()}
     return {
-        "ids": [turn.action_ids for turn in turns],
-        "logprobs": torch.tensor([p for turn in turns for p in turn.action_logprobs]),
+        "ids": [turn.response_ids for turn in turns],
+        "logprobs": torch.tensor([p for turn in turns for p in turn.response_logprobs]),
         "gradients": gradients,
         "log": log,
     }

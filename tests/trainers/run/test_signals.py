@@ -41,8 +41,8 @@ def knobs(advantage="grpo", **changes):
         "planpo_alpha_start": 0.1,
         "planpo_alpha_end": 0.05,
         "planpo_response_group": "success",
-        "gigpo_step_weight": 1.0,
-        "step_gamma": 1.0,
+        "gigpo_turn_weight": 1.0,
+        "turn_gamma": 1.0,
         "actfocus_beta": 1.0,
     }
     return SimpleNamespace(**{**base, **changes})
@@ -50,7 +50,7 @@ def knobs(advantage="grpo", **changes):
 
 def read(trajectories, advantage="grpo", **changes):
     table = table_of(trajectories)
-    none = torch.zeros(len(table.step), dtype=torch.float64)
+    none = torch.zeros(len(table.turn_index), dtype=torch.float64)
     return read_credit(knobs(advantage, **changes), table, none, custom=False)
 
 
@@ -84,7 +84,7 @@ def test_every_kind_of_credit_weighting_and_normalization_names_what_it_lives_on
             ("group_advantage",),
         ),
         ({"advantage": "gigpo"}, ("group_advantage", "state_advantage")),
-        ({"advantage": "gigpo", "gigpo_step_weight": 0.0}, ("group_advantage",)),
+        ({"advantage": "gigpo", "gigpo_turn_weight": 0.0}, ("group_advantage",)),
         ({"advantage": "step_gae"}, ("advantage", "value")),
         ({"token_weighting": "actfocus"}, ("group_advantage", "energy")),
         ({"token_weighting": "actfocus", "actfocus_beta": 0.0}, ("group_advantage",)),
@@ -362,7 +362,7 @@ def test_actfocus_with_equal_energies_says_so_and_otherwise_logs_the_share(tmp_p
     )
     trainer.train()
     (message,) = warnings_of(caplog)
-    kinds = [k for one in trajectories for turn in one.turns for k in turn.action_kinds]
+    kinds = [k for one in trajectories for turn in one.turns for k in turn.token_kinds]
     assert message.startswith(
         "Optimizer step 1: signal/energy is 0: energies have no spread: the reference gives all "
         f"{kinds.count(2)} action tokens -3.434 nats"

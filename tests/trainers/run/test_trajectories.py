@@ -29,11 +29,11 @@ def test_the_traces_hold_what_was_played_and_its_credit(tmp_path):
     for line, one in zip(lines, trajectories, strict=True):
         assert (line["group"], line["member"], line["stop"]) == (one.group, one.member, one.stop)
         for written, turn in zip(line["turns"], one.turns, strict=True):
-            assert tuple(written["action_ids"]) == turn.action_ids
+            assert tuple(written["response_ids"]) == turn.response_ids
             assert tuple(written["observation_ids"]) == turn.observation_ids
-            assert tuple(written["action_kinds"]) == turn.action_kinds
-            assert written["advantages"] == pytest.approx([expected[at]] * len(turn.action_ids))
-            assert written["weights"] == [1.0] * len(turn.action_ids)
+            assert tuple(written["token_kinds"]) == turn.token_kinds
+            assert written["advantages"] == pytest.approx([expected[at]] * len(turn.response_ids))
+            assert written["weights"] == [1.0] * len(turn.response_ids)
             at += 1
 
 

@@ -37,13 +37,13 @@ def expected_weights(trajectories, *, alpha, beta):
         context = []
         for t, turn in enumerate(trajectory.turns):
             context += turn.observation_ids
-            ids = torch.tensor([context + list(turn.action_ids)])
+            ids = torch.tensor([context + list(turn.response_ids)])
             energy = -model(input_ids=ids).logits[0].logsumexp(-1)
-            for k, kind in enumerate(turn.action_kinds):
+            for k, kind in enumerate(turn.token_kinds):
                 value = energy[len(context) + k - 1].item() if kind == 2 else None
                 energies[i, t, k] = value
                 actions += [] if value is None else [value]
-            context += turn.action_ids
+            context += turn.response_ids
     mean, std = statistics.fmean(actions), statistics.pstdev(actions)
 
     def weight(value):
@@ -87,7 +87,7 @@ def test_the_weights_are_those_of_the_paper(tmp_path, beta):
     assert got.keys() == expected.keys()
     assert all(got[place] == pytest.approx(expected[place], abs=EXACT) for place in got)
     (entry,) = (e for e in trainer.state.log_history if "actfocus/mean_weight" in e)
-    kinds = [k for one in trajectories for turn in one.turns for k in turn.action_kinds]
+    kinds = [k for one in trajectories for turn in one.turns for k in turn.token_kinds]
     assert entry["actfocus/action_share"] == pytest.approx(kinds.count(2) / len(kinds), abs=EXACT)
     assert entry["actfocus/mean_weight"] == pytest.approx(
         statistics.fmean(expected.values()), abs=EXACT

@@ -55,7 +55,7 @@ def expected_credit(trainer, trajectories, *, level, gamma, lam):
         total = sum(turn.reward for turn in trajectory.turns)
         for t, turn in enumerate(trajectory.turns):
             context += turn.observation_ids
-            all_ids = context + list(turn.action_ids)
+            all_ids = context + list(turn.response_ids)
             value = value_at(trainer, all_ids)
             places = range(len(context) - 1, len(all_ids) - 1)
             reward = turn.reward
@@ -119,7 +119,7 @@ def test_token_gae_is_the_plain_recursion(tmp_path, peft):
 def test_step_gae_reads_the_value_before_the_turn_and_trains_it_there(tmp_path, peft):
     trajectories = scripted_trajectories()
     trainer = make_ppo(
-        tmp_path, trajectories, peft=peft, method="steppo", step_gamma=0.9, step_lambda=0.8
+        tmp_path, trajectories, peft=peft, method="steppo", turn_gamma=0.9, turn_lambda=0.8
     )
     advantages, returns, values = expected_credit(
         trainer, trajectories, level="step", gamma=0.9, lam=0.8
@@ -127,7 +127,7 @@ def test_step_gae_reads_the_value_before_the_turn_and_trains_it_there(tmp_path, 
     trainer.critic.policy_active()
     trainer.train()
     cells = arrived(trainer)
-    lengths = [len(turn.action_ids) for t in trajectories for turn in t.turns]
+    lengths = [len(turn.response_ids) for t in trajectories for turn in t.turns]
     first = [sum(lengths[:i]) for i in range(len(lengths))]
     assert [cells[i][1] for i in first] == pytest.approx(returns, abs=EXACT)
     assert [cells[i][2] for i in first] == pytest.approx(values, abs=EXACT)
@@ -142,7 +142,7 @@ def test_so_ppo_shares_the_credit_of_a_turn(tmp_path):
     plain.train()
     shared = make_ppo(tmp_path, trajectories, method="so-ppo", clip_normalization="none")
     shared.train()
-    lengths = [len(turn.action_ids) for t in trajectories for turn in t.turns]
+    lengths = [len(turn.response_ids) for t in trajectories for turn in t.turns]
     one, two = arrived(plain), arrived(shared)
     at = 0
     for length in lengths:
@@ -175,9 +175,9 @@ def test_the_critics_gradient_is_that_of_half_the_squared_error(
         context = []
         for turn in trajectory.turns:
             context += turn.observation_ids
-            all_ids = context + list(turn.action_ids)
+            all_ids = context + list(turn.response_ids)
             value = value_at(trainer, all_ids)
-            count = len(turn.action_ids) if level == "token" else 1
+            count = len(turn.response_ids) if level == "token" else 1
             for k in range(count):
                 total = total + 0.5 * (value[len(context) - 1 + k] - returns[index]) ** 2
                 index += 1
@@ -213,12 +213,12 @@ def test_the_policys_gradient_is_that_of_a_run_with_the_same_advantages(tmp_path
         context = []
         for turn in trajectory.turns:
             context += turn.observation_ids
-            ids = torch.tensor([context + list(turn.action_ids)])
+            ids = torch.tensor([context + list(turn.response_ids)])
             logprobs = fresh.model(input_ids=ids).logits[0].log_softmax(-1)
-            for k, token in enumerate(turn.action_ids):
+            for k, token in enumerate(turn.response_ids):
                 total = total - advantages[index] * logprobs[len(context) - 1 + k, token]
                 index += 1
-            context += turn.action_ids
+            context += turn.response_ids
     (total / index).backward()
     expected = {n: p.grad for n, p in fresh.model.named_parameters() if n in got}
     assert largest_difference(got, expected) < EXACT
@@ -276,13 +276,13 @@ def test_a_cut_episode_can_be_bootstrapped(tmp_path):
         trajectories,
         method="steppo",
         bootstrap_truncated=True,
-        step_gamma=0.5,
+        turn_gamma=0.5,
         whiten_advantages=False,
     )
     last = {}
     for i, trajectory in enumerate(trajectories):
         context = [
-            j for turn in trajectory.turns for j in (*turn.observation_ids, *turn.action_ids)
+            j for turn in trajectory.turns for j in (*turn.observation_ids, *turn.response_ids)
         ]
         final = value_at(trainer, [*context, 9, 8, 7])[-1].item()
         total = sum(turn.reward for turn in trajectory.turns)
@@ -291,7 +291,7 @@ def test_a_cut_episode_can_be_bootstrapped(tmp_path):
     trainer.train()
     table = turn_table(trajectories)
     cells = arrived(trainer)
-    lengths = [len(turn.action_ids) for t in trajectories for turn in t.turns]
+    lengths = [len(turn.response_ids) for t in trajectories for turn in t.turns]
     for i in range(len(trajectories)):
         turn = int((table.trajectory == i).nonzero()[-1])
         assert cells[sum(lengths[:turn])][1] == pytest.approx(last[i], abs=EXACT)

@@ -36,11 +36,11 @@ def bias_of(trajectories, level):
         context = []
         for turn in trajectory.turns:
             context += turn.observation_ids
-            ids = torch.tensor([context + list(turn.action_ids)])
+            ids = torch.tensor([context + list(turn.response_ids)])
             logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
             start = len(context) - 1
-            scored = torch.stack([logprobs[start + i, a] for i, a in enumerate(turn.action_ids)])
-            log_ratio = scored.detach() - torch.tensor(turn.action_logprobs)
+            scored = torch.stack([logprobs[start + i, a] for i, a in enumerate(turn.response_ids)])
+            log_ratio = scored.detach() - torch.tensor(turn.response_logprobs)
             if level == "turn":
                 log_ratio = log_ratio.mean().expand_as(log_ratio)
             ratio, a = log_ratio.exp(), advantage[index]
@@ -49,7 +49,7 @@ def bias_of(trajectories, level):
             parts = (a * ratio / tokens * (1 - scored.detach().exp())) ** 2
             clipped_squares += float(parts[cut].sum())
             other_squares += float(parts[~cut].sum())
-            context += turn.action_ids
+            context += turn.response_ids
             index += 1
     gradients = torch.autograd.grad(total, list(model.parameters()))
     norm = torch.stack([g.norm() for g in gradients]).norm().item()

@@ -43,25 +43,25 @@ def reference_gradient(trajectories, *, method="grpo", aggregation="token", weig
     for trajectory in trajectories:
         context = []
         units += {
-            "token": sum(len(t.action_ids) for t in trajectory.turns),
+            "token": sum(len(t.response_ids) for t in trajectory.turns),
             "turn": len(trajectory.turns),
             "trajectory": 1,
         }[aggregation]
         for turn in trajectory.turns:
             context = (context if turn.extends else []) + list(turn.observation_ids)
-            ids = torch.tensor([context + list(turn.action_ids)])
+            ids = torch.tensor([context + list(turn.response_ids)])
             logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
             scored = torch.stack(
-                [logprobs[len(context) + i - 1, a] for i, a in enumerate(turn.action_ids)]
+                [logprobs[len(context) + i - 1, a] for i, a in enumerate(turn.response_ids)]
             )
             share = {
                 "token": 1.0,
-                "turn": 1 / len(turn.action_ids),
-                "trajectory": 1 / sum(len(t.action_ids) for t in trajectory.turns),
+                "turn": 1 / len(turn.response_ids),
+                "trajectory": 1 / sum(len(t.response_ids) for t in trajectory.turns),
             }[aggregation]
             factor = 1.0 if weight is None else weight(scored.detach(), turn, advantage[turn_index])
             total = total - (share * advantage[turn_index] * factor * scored).sum()
-            context += list(turn.action_ids)
+            context += list(turn.response_ids)
             turn_index += 1
     (total / units).backward()
     return {name: p.grad for name, p in model.named_parameters()}
@@ -89,7 +89,7 @@ def test_the_advantages_in_the_loss_are_those_of_the_pure_functions(tmp_path, me
                     assert advantage == 0
                 else:
                     seen.setdefault(int(turn), []).append((int(token), float(advantage)))
-    sampled = [turn.action_ids for t in trajectories for turn in t.turns]
+    sampled = [turn.response_ids for t in trajectories for turn in t.turns]
     assert len(seen) == len(sampled)
     for turn, ids in enumerate(sampled):
         assert tuple(token for token, _ in seen[turn]) == ids
@@ -121,7 +121,7 @@ def test_off_policy_gradient_is_the_closed_form_with_clipping(tmp_path, level):
     clipped = []
 
     def weight(logprob, turn, advantage):
-        log_ratio = logprob - torch.tensor(turn.action_logprobs)
+        log_ratio = logprob - torch.tensor(turn.response_logprobs)
         if level == "turn":
             log_ratio = log_ratio.mean().expand_as(log_ratio)
         ratio = log_ratio.exp()
@@ -218,7 +218,7 @@ def test_hidden_states_that_predict_environment_tokens_get_no_gradient(tmp_path)
 def test_equal_episodes_give_exactly_zero_gradient(tmp_path, method):
     one = scripted_trajectories(1)[0]
     turns = tuple(
-        replace(t, action_ids=(5, 6), action_logprobs=(-3.0, -3.0), action_kinds=(1, 2))
+        replace(t, response_ids=(5, 6), response_logprobs=(-3.0, -3.0), token_kinds=(1, 2))
         for t in one.turns
     )  # PlanPO compares the lengths of answers
     equal = [

@@ -24,8 +24,8 @@ from agentic_trl.ops.cuts import best_cuts
 from agentic_trl.rollout.engines.base import Request, Sample, Sampling
 from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind, likely_cache, make_cache
 from agentic_trl.rollout.engines.transformers.forward import left_padded, make_trainable
-from agentic_trl.rollout.engines.transformers.sampler import Drawing
-from agentic_trl.rollout.engines.transformers.scheduler import Prefill, Seat, Seating
+from agentic_trl.rollout.engines.transformers.sampler import Sampler
+from agentic_trl.rollout.engines.transformers.scheduler import Prefill, Scheduler, SlotState
 
 PREFILL_TOKENS = 16384
 """Padded tokens of a forward pass over prompts; bounds its memory."""
@@ -75,7 +75,7 @@ class TransformersEngine:
         self._pad = pad_id
         self._stop_ids = stop_ids
         self._stop_text = stop_text
-        self._drawing = Drawing(sampling)
+        self._drawing = Sampler(sampling)
         self._max_tokens = max_cache_tokens
         self._kind = cache or likely_cache(model)
         self._least = read_at_least
@@ -93,7 +93,7 @@ class TransformersEngine:
             max_tokens=self._max_tokens,
             read_at_least=self._least,
         )
-        self._seats = Seating(self._cache, max_tokens=self._max_tokens)
+        self._seats = Scheduler(self._cache, max_tokens=self._max_tokens)
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Take requests in; see ``Engine.submit``.
@@ -125,7 +125,7 @@ class TransformersEngine:
         return finished
 
     def _admit(self) -> list[int]:
-        """Seat the requests that may start now; return their slots, ascending."""
+        """SlotState the requests that may start now; return their slots, ascending."""
         most = len(self._waiting)
         if self._seats.active() and (not self._cache.joins or most * 10 < len(self._seats)):
             prompts = self._seats.prompts()
@@ -195,7 +195,7 @@ class TransformersEngine:
                 seat.request, seat.since = None, self._answers
         return finished
 
-    def _ends(self, seats: Sequence[Seat], logits: Float[Tensor, "slot vocab"]) -> list[bool]:
+    def _ends(self, seats: Sequence[SlotState], logits: Float[Tensor, "slot vocab"]) -> list[bool]:
         ends = [seat.ids[-1] in self._stop_ids for seat in seats]
         if self._stop_text is not None:
             rows = left_padded([seat.ids for seat in seats], self._pad)

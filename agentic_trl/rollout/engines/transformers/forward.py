@@ -10,7 +10,7 @@ from peft import PeftModel
 from torch import Tensor
 
 
-class Passes:
+class ModelForward:
     """Feeds a causal language model and returns the logits behind the last column."""
 
     def __init__(self, model: Any) -> None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from agentic_trl.rollout.engines.transformers.forward import Passes
+from agentic_trl.rollout.engines.transformers.forward import ModelForward
 
 ROWS = 8
 """Contexts of a forward pass: each brings the logits of at most as many positions into memory."""
@@ -26,7 +26,7 @@ class NoCache:
             pad_id: Id that fills the places behind a context.
         """
         self._pad = pad_id
-        self._passes = Passes(model)
+        self._passes = ModelForward(model)
         self._contexts: list[list[int]] = []
 
     @property

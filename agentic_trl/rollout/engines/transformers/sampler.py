@@ -1,4 +1,4 @@
-"""Drawing the next token of each answer, with the library's own logits processors."""
+"""Sampler the next token of each answer, with the library's own logits processors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from transformers import (
 from agentic_trl.rollout.engines.base import Sampling
 
 
-class Drawing:
+class Sampler:
     """Draws tokens by inverting the distribution function at given uniform numbers."""
 
     def __init__(self, sampling: Sampling) -> None:

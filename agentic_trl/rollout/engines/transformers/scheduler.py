@@ -11,7 +11,7 @@ from agentic_trl.rollout.engines.transformers.cache_kinds import Cache
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class SlotState:
     """An episode in a slot."""
 
     episode: int
@@ -58,10 +58,10 @@ class Prefill:
     donor: int | None = None
     """Slot to copy the leading ones from."""
     level: int = 0
-    """Passes that come before."""
+    """ModelForward that come before."""
 
 
-class Seating:
+class Scheduler:
     """The slots of a cache and who sits in them."""
 
     def __init__(self, cache: Cache, *, max_tokens: int | None) -> None:
@@ -73,9 +73,9 @@ class Seating:
         """
         self._cache = cache
         self._max_tokens = max_tokens
-        self._seats: list[Seat | None] = []
+        self._seats: list[SlotState | None] = []
 
-    def __getitem__(self, slot: int) -> Seat:
+    def __getitem__(self, slot: int) -> SlotState:
         """Return who sits in a taken slot."""
         seat = self._seats[slot]
         assert seat is not None
@@ -104,7 +104,7 @@ class Seating:
         return {seat.prompt for _, seat in self._taken()} if self._cache.joins else set()
 
     def admit(self, waiting: list[Request], most: int) -> list[int]:
-        """Seat requests from the front of the line, as many as there is room for.
+        """SlotState requests from the front of the line, as many as there is room for.
 
         Args:
             waiting: The line; those who get a seat leave it.
@@ -170,7 +170,7 @@ class Seating:
             donors[slot] = (context[: plan.keep] if plan.new == 1 else context, plan.level)
         return plans
 
-    def _taken(self) -> Iterator[tuple[int, Seat]]:
+    def _taken(self) -> Iterator[tuple[int, SlotState]]:
         return ((slot, seat) for slot, seat in enumerate(self._seats) if seat is not None)
 
     def _slot_of(self, episode: int) -> int | None:
@@ -184,7 +184,7 @@ class Seating:
                 self._cache.add_slots(1)
             slot = self._seats.index(None)
             self._cache.truncate(slot, 0)
-            self._seats[slot] = Seat(request.episode)
+            self._seats[slot] = SlotState(request.episode)
         seat = self[slot]
         seat.request, seat.ids, seat.logprobs = request, [], []
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from agentic_trl.rollout.engines.transformers.forward import Passes
+from agentic_trl.rollout.engines.transformers.forward import ModelForward
 
 LEAST = 64
 """Slots get room for this many tokens at first."""
@@ -76,7 +76,7 @@ class SlotCache:
         self._device = model.device
         self._pad = pad_id
         self.max_tokens = max_tokens
-        self._passes = Passes(model)
+        self._passes = ModelForward(model)
         self._additive = model.config._attn_implementation == "eager"
         self.lengths: list[int] = []
         self._capacity = 0

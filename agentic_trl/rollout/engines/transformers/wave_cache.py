@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from agentic_trl.rollout.engines.transformers.forward import Passes, left_padded
+from agentic_trl.rollout.engines.transformers.forward import ModelForward, left_padded
 
 
 class WaveCache:
@@ -34,7 +34,7 @@ class WaveCache:
         self._mask_new = mask_new
         self._model = model
         self._pad = pad_id
-        self._passes = Passes(model)
+        self._passes = ModelForward(model)
         self.lengths: list[int] = []
         self._slots: list[int] = []
         self._start()

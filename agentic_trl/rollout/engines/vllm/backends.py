@@ -1,15 +1,15 @@
-"""Where answers come from: vLLM in this process, or a vLLM server."""
+"""Where outputs come from: vLLM in this process, or a vLLM server."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from agentic_trl.rollout.engines.vllm.engine import Answer, Question
+from agentic_trl.rollout.engines.vllm.engine import Output, Prompt
 
 
-class ColocatedSource:
-    """vLLM in this process: answers come as soon as they end, while others go on."""
+class ColocatedBackend:
+    """vLLM in this process: outputs come as soon as they end, while others go on."""
 
     def __init__(
         self, llm: Any, make_parameters: Callable[..., Any], arguments: Mapping[str, Any]
@@ -25,26 +25,26 @@ class ColocatedSource:
         self._make = make_parameters
         # Text is made for stop strings only.
         self._arguments = {**arguments, "detokenize": "stop" in arguments}
-        self._open: dict[str, tuple[str, Question]] = {}
+        self._open: dict[str, tuple[str, Prompt]] = {}
 
-    def ask(self, questions: Sequence[Question]) -> None:
-        """Queue questions.
+    def ask(self, prompts: Sequence[Prompt]) -> None:
+        """Queue prompts.
 
         Args:
-            questions: Any number.
+            prompts: Any number.
         """
-        if not questions:
+        if not prompts:
             return
         names = self._llm.enqueue(
-            [{"prompt_token_ids": list(one.ids)} for one in questions],
-            [self._make(**self._arguments, max_tokens=q.limit, seed=q.seed) for q in questions],
+            [{"prompt_token_ids": list(one.ids)} for one in prompts],
+            [self._make(**self._arguments, max_tokens=q.limit, seed=q.seed) for q in prompts],
             use_tqdm=False,
         )
-        for name, question in zip(names, questions, strict=True):
+        for name, prompt in zip(names, prompts, strict=True):
             # Outputs come under the number that vLLM made the name of, before its random suffix.
-            self._open[name.partition("-")[0]] = (name, question)
+            self._open[name.partition("-")[0]] = (name, prompt)
 
-    def answers(self) -> list[Answer]:
+    def outputs(self) -> list[Output]:
         """Step the engine until an answer ends."""
         while self._open:
             done = [one for one in self._llm.llm_engine.step() if one.finished]
@@ -59,18 +59,18 @@ class ColocatedSource:
             self._llm.llm_engine.abort_request(names, internal=True)
         self._open = {}
 
-    def _answer(self, output: Any) -> Answer:
-        _, question = self._open.pop(output.request_id)
+    def _answer(self, output: Any) -> Output:
+        _, prompt = self._open.pop(output.request_id)
         (completion,) = output.outputs
         ids = tuple(completion.token_ids)
         logprobs = tuple(
             float(one[token].logprob) for one, token in zip(completion.logprobs, ids, strict=True)
         )
-        return Answer(rank=question.rank, episode=question.episode, ids=ids, logprobs=logprobs)
+        return Output(rank=prompt.rank, episode=prompt.episode, ids=ids, logprobs=logprobs)
 
 
-class ServerSource:
-    """A vLLM server, asked through TRL's client, each question in a call of its own."""
+class ServerBackend:
+    """A vLLM server, asked through TRL's client, each prompt in a call of its own."""
 
     def __init__(self, client: Any, arguments: Mapping[str, Any], *, calls: int) -> None:
         """Bind a client.
@@ -83,17 +83,17 @@ class ServerSource:
         self._client = client
         self._arguments = arguments
         self._pool = ThreadPoolExecutor(calls, thread_name_prefix="vllm")
-        self._open: dict[Future[Answer], None] = {}
+        self._open: dict[Future[Output], None] = {}
 
-    def ask(self, questions: Sequence[Question]) -> None:
-        """Send questions.
+    def ask(self, prompts: Sequence[Prompt]) -> None:
+        """Send prompts.
 
         Args:
-            questions: Any number.
+            prompts: Any number.
         """
-        self._open |= dict.fromkeys(self._pool.submit(self._call, one) for one in questions)
+        self._open |= dict.fromkeys(self._pool.submit(self._call, one) for one in prompts)
 
-    def answers(self) -> list[Answer]:
+    def outputs(self) -> list[Output]:
         """Wait for the next call that returns."""
         if not self._open:
             return []
@@ -106,15 +106,15 @@ class ServerSource:
             call.cancel()
         self._open = {}
 
-    def _take(self, call: Future[Answer]) -> Answer:
+    def _take(self, call: Future[Output]) -> Output:
         del self._open[call]
         return call.result()
 
-    def _call(self, question: Question) -> Answer:
+    def _call(self, prompt: Prompt) -> Output:
         output = self._client.generate(
-            prompts=[list(question.ids)],
-            max_tokens=question.limit,
-            generation_kwargs={**self._arguments, "seed": question.seed},
+            prompts=[list(prompt.ids)],
+            max_tokens=prompt.limit,
+            generation_kwargs={**self._arguments, "seed": prompt.seed},
         )
         (ids,), (logprobs,) = output["completion_ids"], output["logprobs"]
         (tokens,) = output["logprob_token_ids"]
@@ -122,6 +122,4 @@ class ServerSource:
             math.nan if (value := dict(zip(names, values, strict=True))[token]) is None else value
             for token, names, values in zip(ids, tokens, logprobs, strict=True)
         )
-        return Answer(
-            rank=question.rank, episode=question.episode, ids=tuple(ids), logprobs=sampled
-        )
+        return Output(rank=prompt.rank, episode=prompt.episode, ids=tuple(ids), logprobs=sampled)

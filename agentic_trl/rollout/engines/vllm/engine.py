@@ -1,13 +1,13 @@
 """Sampling with vLLM: token ids in, token ids and log-probabilities out.
 
-A rank hands in requests and takes answers; behind it stands a *source*, either vLLM in this process or a
-server, that answers one question at a time, each with its own budget and seed. Answers carry the rank and the
+A rank hands in requests and takes outputs; behind it stands a *backend*, either vLLM in this process or a
+server, that samples for one prompt at a time, each with its own budget and seed. Outputs carry the rank and the
 episode that asked, so that none can reach another episode, however many ranks ask and however unevenly.
 
-- In this process, one GPU a model: each rank has its source and asks alone.
+- In this process, one GPU a model: each rank has its backend and asks alone.
 - In this process, tensor parallel: the ranks of a group step the same engine together, so all of them ask the
-  questions of all of them, in the same order.
-- On a server: the first rank asks for all and tells everyone the answers.
+  prompts of all of them, in the same order.
+- On a server: the first rank asks for all and tells everyone the outputs.
 
 An answer ends like one of the transformers engine: by one of the same ids, which is part of it, by a stop
 string, or by the budget. vLLM draws by itself: instead of the uniform numbers a request has a seed made from
@@ -31,7 +31,7 @@ SEED_BITS = 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Prompt:
     """A request on its way to vLLM."""
 
     rank: int
@@ -47,7 +47,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Output:
     """What vLLM sampled."""
 
     rank: int
@@ -61,18 +61,18 @@ class Answer:
 
 
 @runtime_checkable
-class Source(Protocol):
+class Backend(Protocol):
     """Samples."""
 
-    def ask(self, questions: Sequence[Question]) -> None:
-        """Take questions in.
+    def ask(self, prompts: Sequence[Prompt]) -> None:
+        """Take prompts in.
 
         Args:
-            questions: Any number.
+            prompts: Any number.
         """
         ...
 
-    def answers(self) -> list[Answer]:
+    def outputs(self) -> list[Output]:
         """Return at least one answer, unless nothing is asked."""
         ...
 
@@ -92,28 +92,28 @@ class Ranks:
     group: Any = None
     """Process group; ``None`` for all ranks."""
     first_asks: bool = False
-    """Whether the group's first rank alone has a source; otherwise each has one, all in step."""
+    """Whether the group's first rank alone has a backend; otherwise each has one, all in step."""
 
-    def gather(self, questions: list[Question]) -> list[Question]:
-        """Return the questions that a source of this group has to answer, in order of rank.
+    def gather(self, prompts: list[Prompt]) -> list[Prompt]:
+        """Return the prompts that a backend of this group has to answer, in order of rank.
 
         Args:
-            questions: Those of this rank.
+            prompts: Those of this rank.
         """
         if not self.together:
-            return questions
+            return prompts
         parts: list[Any] = [None] * distributed.get_world_size(self.group)
-        distributed.all_gather_object(parts, questions, group=self.group)
-        return [question for part in parts for question in part]
+        distributed.all_gather_object(parts, prompts, group=self.group)
+        return [prompt for part in parts for prompt in part]
 
-    def share(self, outcome: list[Answer] | str | None) -> list[Answer]:
-        """Return the answers of the source, wherever it is.
+    def share(self, outcome: list[Output] | str | None) -> list[Output]:
+        """Return the outputs of the backend, wherever it is.
 
         Args:
-            outcome: What this rank's source answered, or how it failed; ``None`` without a source.
+            outcome: What this rank's backend answered, or how it failed; ``None`` without a backend.
 
         Raises:
-            RuntimeError: On every rank, if the source failed.
+            RuntimeError: On every rank, if the backend failed.
         """
         if self.first_asks:
             box = [outcome]
@@ -125,27 +125,27 @@ class Ranks:
 
 
 class VLLMEngine:
-    """Samples answers with vLLM; see ``Engine``."""
+    """Samples outputs with vLLM; see ``Engine``."""
 
     def __init__(
         self,
-        source: Source | None,
+        backend: Backend | None,
         *,
         stop_ids: frozenset[int],
         stop_text: StoppingCriteria | None = None,
         ranks: Ranks | None = None,
         slots: int | None = None,
     ) -> None:
-        """Put the engine in front of a source.
+        """Put the engine in front of a backend.
 
         Args:
-            source: Samples; ``None`` on a rank whose group's first rank asks.
+            backend: Samples; ``None`` on a rank whose group's first rank asks.
             stop_ids: Token ids that end an answer.
             stop_text: Ends an answer by its text, besides the ids.
             ranks: Who asks together; ``None`` for this rank alone.
             slots: Episodes in flight at a time; ``None`` for any number.
         """
-        self._source = source
+        self._backend = backend
         self._stop_ids = stop_ids
         self._stop_text = stop_text
         self._ranks = ranks or Ranks()
@@ -163,17 +163,17 @@ class VLLMEngine:
         self._waiting += requests
 
     def advance(self) -> list[tuple[int, Sample]]:
-        """Ask what waits, and wait for the next answers of any rank; see ``Engine.advance``.
+        """Ask what waits, and wait for the next outputs of any rank; see ``Engine.advance``.
 
         Returns:
             Episode and answer of those that are this rank's.
         """
         waiting, self._waiting = self._waiting, []
         self._limits.update({one.episode: one.max_new_tokens for one in waiting})
-        questions = self._ranks.gather([self._question(one) for one in waiting])
-        outcome = None if self._source is None else self._sample(self._source, questions)
-        answers = self._ranks.share(outcome)
-        mine = [one for one in answers if one.rank == self._ranks.rank]
+        prompts = self._ranks.gather([self._prompt(one) for one in waiting])
+        outcome = None if self._backend is None else self._sample(self._backend, prompts)
+        outputs = self._ranks.share(outcome)
+        mine = [one for one in outputs if one.rank == self._ranks.rank]
         return [(one.episode, self._read(one)) for one in mine]
 
     def release(self, episode: int) -> None:
@@ -186,11 +186,11 @@ class VLLMEngine:
     def finish(self) -> None:
         """Drop everything that is asked."""
         self._waiting, self._limits = [], {}
-        if self._source is not None:
-            self._source.clear()
+        if self._backend is not None:
+            self._backend.clear()
 
-    def _question(self, request: Request) -> Question:
-        return Question(
+    def _prompt(self, request: Request) -> Prompt:
+        return Prompt(
             rank=self._ranks.rank,
             episode=request.episode,
             ids=request.context_ids,
@@ -198,17 +198,17 @@ class VLLMEngine:
             seed=int(request.uniforms[0] * 2**SEED_BITS),
         )
 
-    def _sample(self, source: Source, questions: list[Question]) -> list[Answer] | str:
-        """Ask the source; a failure that other ranks wait behind is returned, not raised."""
+    def _sample(self, backend: Backend, prompts: list[Prompt]) -> list[Output] | str:
+        """Ask the backend; a failure that other ranks wait behind is returned, not raised."""
         try:
-            source.ask(questions)
-            return source.answers()
+            backend.ask(prompts)
+            return backend.outputs()
         except Exception as error:
             if not self._ranks.first_asks:
                 raise
             return f"{type(error).__name__}: {error}"
 
-    def _read(self, answer: Answer) -> Sample:
+    def _read(self, answer: Output) -> Sample:
         """Return an answer as a sample.
 
         Raises:
