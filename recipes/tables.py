@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
-from agentic_trl.trainers.config.methods import methods_of
+from agentic_trl.methods import methods_of
 from recipes import records
 
 README = records.RECIPES / "README.md"

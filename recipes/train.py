@@ -35,8 +35,8 @@ from agentic_trl import (
     AgenticPPOTrainer,
     tiny_policy,
 )
+from agentic_trl.methods import methods_of
 from agentic_trl.renamed import KNOBS, new_flags
-from agentic_trl.trainers.config.methods import methods_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
 from recipes import records

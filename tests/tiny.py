@@ -172,14 +172,14 @@ def scripted(trajectories):
     """A trainer class that plays ``trajectories`` instead of sampling, and keeps its micro-batches."""
 
     class Scripted(AgenticGRPOTrainer):
-        def _play(self, starts, *, temperature, description):
+        def play(self, starts, *, temperature, description):
             self.batches = []
             first = starts[0].group * self.num_generations + starts[0].member
             return trajectories[first : first + len(starts)]
 
-        def _policy_loss(self, model, micro):
+        def policy_loss(self, model, micro):
             self.batches.append(micro)
-            return super()._policy_loss(model, micro)
+            return super().policy_loss(model, micro)
 
     return Scripted
 

@@ -62,8 +62,7 @@ def doubles() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch, Doubles():
             patch.setattr(torch.autograd, "_engine_run_backward", backward_in_doubles)
             if generation is not None:
-                steps = generation.GenerationSteps
-                patch.setattr(steps, "_sampler_is_exact", lambda trainer: not trainer.args.use_vllm)
+                patch.setattr(generation, "in_float32", lambda trainer: True)
             yield
     finally:
         torch.set_default_dtype(before)

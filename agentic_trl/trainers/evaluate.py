@@ -5,11 +5,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
 from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
+from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.model.adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.facts import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
@@ -34,10 +37,10 @@ class Evaluation:
 
 
 def evaluate(
-    model: Any,
+    model: Model,
     environment: Any,
     *,
-    tokenizer: Any = None,
+    tokenizer: PreTrainedTokenizerBase = None,
     tasks: Sequence[Mapping[str, Any]] | None = None,
     num_tasks: int = 200,
     attempts: int = 1,

@@ -3,30 +3,30 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from os import PathLike
 from typing import Any, ClassVar
 
-import torch
 from datasets import Dataset
-from peft import PeftModel
 from torch import Tensor
-from trl.trainer.callbacks import SyncRefModelCallback
 
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers.config.arguments import rollout_settings
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
 from agentic_trl.trainers.hooks import EnvironmentHooks
-from agentic_trl.trainers.model.adapters import keep_start, refuse_prompt_learning, same_flags
+from agentic_trl.trainers.model.adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.dropout import disable_dropout
-from agentic_trl.trainers.model.frozen_copy import frozen_copy
 from agentic_trl.trainers.model.given import take_over
-from agentic_trl.trainers.model.reference import reference_gap, sample_rows, warn_of_first_kl
+from agentic_trl.trainers.model.reference import keep_reference
 from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
-from agentic_trl.trainers.ranks.sharded import gathered, prepare_reference
+from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
 from agentic_trl.trainers.run.signals import SignalWatch
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
+from agentic_trl.trainers.update.loss import StepSums
 from agentic_trl.trainers.update.sorl import normalizer_of
 from agentic_trl.trainers.user_code.copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
@@ -59,11 +59,10 @@ class AgenticGRPOTrainer(EnvironmentHooks):
     """
 
     HAS_CRITIC: ClassVar[bool] = False
-    _saw_kl = False
 
     def __init__(
         self,
-        model: Any,
+        model: str | PathLike[str] | Model,
         args: AgenticGRPOConfig | None = None,
         *,
         environment: Any = None,
@@ -147,54 +146,8 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         set_up_ranks(self)
         self.beta = args.beta
         if args.beta or args.token_weighting == "actfocus":
-            self._keep_reference()
+            keep_reference(self)
         self._start_rollouts(specs)
-
-    def _anyone(self, here: bool) -> bool:
-        """Return whether any rank says yes."""
-        flag = torch.tensor(float(here), device=self.accelerator.device)
-        return bool(self.accelerator.reduce(flag, reduction="sum") > 0)
-
-    def _keep_reference(self) -> None:
-        """Keep the initial policy: a frozen copy, or with PEFT the base without adapters if it is the same.
-
-        Raises:
-            ValueError: If a reference that follows the policy is wanted with PEFT.
-        """
-        if not isinstance(self.model, PeftModel):
-            self.ref_model = prepare_reference(frozen_copy(self.model), self.accelerator)
-            if self.args.sync_ref_model:
-                follow = SyncRefModelCallback(self.ref_model, self.accelerator)
-                self.add_callback(follow)
-            return
-        if self.args.sync_ref_model:
-            raise ValueError(
-                "sync_ref_model=True with an adapter: the reference is the policy without its adapter, which cannot "
-                "follow it. Set sync_ref_model=False, or train all weights."
-            )
-        with gathered(self.model):
-            if self._gap():  # a trained adapter, or one whose making changed the base
-                keep_start(self.model)
-
-    def _gap(self) -> float:
-        """Return the largest difference between reference and policy on a few rows, nats."""
-        with self.accelerator.autocast():
-            rows = sample_rows(self.model)
-            return reference_gap(self.model, self._reference(), rows, temperature=self.temperature)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        with same_flags(self.model):  # PEFT would train all of an adapter that it loads
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _after_backward(self, seconds: float) -> None:
-        """Look at the first KL divergence of a fresh run, too."""
-        super()._after_backward(seconds)
-        kl = self._metrics["train"].get("kl")
-        if not kl or not self.accelerator.sync_gradients or self._saw_kl:
-            return
-        self._saw_kl = True
-        if self.state.global_step <= getattr(self.args, "critic_warmup_steps", 0):
-            warn_of_first_kl(kl[-1], exact=self._in_float32())
 
     def _start_rollouts(self, specs: Any) -> None:
         """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
@@ -202,7 +155,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         disable_dropout(self.model)
         if self.args.share_prefixes:
             refuse_unshareable(self.model, temperature=self.temperature)
-        self._step_sums = {}
+        self.step_sums = StepSums()
         self.threshold_watch = ThresholdWatch()
         self.signals = SignalWatch.of(self)
         self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
@@ -216,7 +169,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             stop_ids=frozenset(self.eos_token_ids),
             plain_text=has_text_prompts(self.train_dataset),
             engine=engine,
-            anyone=self._anyone,
+            anyone=partial(any_rank, self.accelerator),
         )
 
 

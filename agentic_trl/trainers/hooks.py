@@ -1,107 +1,121 @@
-"""All overrides of TRL's hooks, in one place, but for those around checkpoints (``checkpoints``).
+"""Every override of TRL's hooks; each only says which part of the package acts, and when.
 
 The flow of a training step with an environment::
 
     _prepare_inputs     every steps_per_generation * num_iterations calls: play episodes
-                        (_generate_and_score_completions), assign credit, lay out rows (_new_sets)
+                        (_generate_and_score_completions), assign credit, lay out rows
     training_step       cut the rows of one set by tokens, forward and backward each (compute_loss)
     evaluation_loop     play the held-out tasks, each exactly once over all ranks
-
-Without an environment every hook is TRL's own. The hooks and the facts relied on are listed in
-``_trl_contract``.
 """
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from time import perf_counter
 from typing import Any
 
-import torch
-from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.trainer_utils import EvalLoopOutput
+from trl import GRPOTrainer
 
-from agentic_trl.batching import empty_row
-from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
-from agentic_trl.ops.surrogate import policy_loss
-from agentic_trl.trainers.config.arguments import loss_arguments
-from agentic_trl.trainers.model.forward import token_scores
-from agentic_trl.trainers.ranks.sharded import backward_pass, passes_of_all, place
-from agentic_trl.trainers.run.checkpoints import CheckpointHooks
+from agentic_trl.batching import Row
+from agentic_trl.rollout.manager import RolloutManager
+from agentic_trl.rollout.task import Start
+from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+from agentic_trl.trainers.config.host import Model
+from agentic_trl.trainers.model.adapters import same_flags
+from agentic_trl.trainers.model.output_layer import HeadUse
+from agentic_trl.trainers.model.reference import watch_first_kl
+from agentic_trl.trainers.ranks.sharded import place
+from agentic_trl.trainers.run.checkpoints import (
+    PARTIAL,
+    finish_checkpoint,
+    remove_unfinished,
+    resume,
+)
+from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
+from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import (
+    evaluation_metrics,
     log_episodes,
     log_step,
     log_texts,
-    refuse_broken_batch,
-    summarize_faults,
 )
-from agentic_trl.trainers.run.state import EpisodeSet
+from agentic_trl.trainers.run.signals import SignalWatch
+from agentic_trl.trainers.run.state import EpisodeSet, EpochSampler, calls_per_generation
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
-from agentic_trl.trainers.update.load_balancing import with_balance
+from agentic_trl.trainers.update.credit import group_credit
+from agentic_trl.trainers.update.loss import (
+    MicroBatch,
+    StepSums,
+    loss_of,
+    micro_batches,
+    policy_backward,
+)
 from agentic_trl.trainers.update.nonfinite import guard_gradients
-from agentic_trl.trainers.update.rows import GenerationSteps
-from agentic_trl.trainers.update.sampler_mismatch import compare_with_sampler
+from agentic_trl.trainers.update.rows import episode_sets
 from agentic_trl.trainers.update.sorl import ClippingNormalizer
 from agentic_trl.trainers.user_code.reward_functions import add_reward_functions, score_evaluation
-from agentic_trl.types import LossInputs, LossOutput, TokenBatch
-
-logger = logging.getLogger(__name__)
-
-TRAIN, EVAL = 0, 1
-"""First component of an episode's seed after the run's own: training and evaluation never share one."""
+from agentic_trl.types import LossOutput, Trajectory, TurnTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """One forward and backward pass."""
+class EnvironmentHooks(GRPOTrainer):
+    """``trl.GRPOTrainer`` with an environment; everything that is not defined here is TRL's.
 
-    batch: TokenBatch
-    """The padded rows."""
-    denominator: float
-    """Units of the loss in the whole optimizer step, all ranks."""
-    value_denominator: float = 1.0
-    """Positions at which the critic is trained in the whole optimizer step, all ranks."""
+    The methods without an underscore that TRL does not have are what another kind of trainer replaces.
+    """
 
-
-class EnvironmentHooks(CheckpointHooks, GenerationSteps):
-    """``trl.GRPOTrainer`` with an environment; everything that is not defined here is TRL's."""
-
+    args: AgenticGRPOConfig
+    rollouts: RolloutManager | None = None
+    """Plays episodes; ``None`` without an environment."""
+    advantage_function: Callable[[TurnTable], Float[Tensor, " turn"]] | None = None
+    """Takes the place of ``args.advantage`` if it is given."""
     normalizer: ClippingNormalizer | None = None
     """Scales the gradient by the clipping bias (SORL); ``None`` if ``clip_normalization`` is "none"."""
+    head: HeadUse = HeadUse()
+    """How log-probabilities are read off the policy."""
+    probed = False
+    """Whether the models were checked; see ``model.probe``."""
+    signals: SignalWatch
+    """Warns of what the method lives on and has not."""
     threshold_watch: ThresholdWatch
     """Says so if no score ever reaches ``success_threshold``."""
     warned_of_no_reward: bool = False
     """Whether it was said that no reward function applied to an episode."""
-    _buffered_inputs: list[EpisodeSet] | None
-    _step_sums: dict[str, Any]
-    _step_seconds: float = 0.0
+    saw_first_kl: bool = False
+    """Whether the KL divergence of the run's first step was looked at."""
+    buffered_sets: list[EpisodeSet] | None = None
+    """Rows of the current generation batch, a set for each forward-backward call that it serves."""
+    step_sums: StepSums
+    """Sums of the current optimizer step."""
+    fingerprint: dict[str, str]
+    """What the rollouts of the run depend on."""
+    _staged = False
+    """Whether a checkpoint is being written aside."""
 
-    def trained_parameters(self) -> Iterator[nn.Parameter]:
-        """Yield every parameter that an optimizer step may change."""
-        return (p for p in self.model.parameters() if p.requires_grad)
+    # Episodes
 
-    # Rollouts
+    def play(
+        self, starts: Sequence[Start], *, temperature: float, description: str
+    ) -> list[Trajectory]:
+        """Play episodes with the current weights.
+
+        Args:
+            starts: Where they start.
+            temperature: Sampling temperature; 0 is greedy.
+            description: Text of the progress bar.
+        """
+        return play_episodes(self, starts, temperature=temperature, description=description)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Play the episodes of this rank's part of a generation batch."""
         if self.rollouts is None:
             return super()._generate_and_score_completions(inputs)
+        starts = training_starts(self, inputs)
+        trajectories = self.play(starts, temperature=self.temperature, description="rollout")
         first = self.accelerator.process_index * len(inputs)
-        seed = (self.args.seed, TRAIN, self._generation_index())
-        starts = [
-            self.rollouts.start(
-                task,
-                group=position // self.num_generations,
-                member=position % self.num_generations,
-                seed=(*seed, position),
-            )
-            for position, task in enumerate(inputs, start=first)
-        ]
-        trajectories = self._play(starts, temperature=self.temperature, description="rollout")
         trajectories = add_reward_functions(self, inputs, trajectories, first=first)
         log_episodes(self, trajectories)
         return trajectories
@@ -110,20 +124,40 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         """Return the rows of this call, playing new episodes when the last ones are used up."""
         if self.rollouts is None:
             return super()._prepare_inputs(generation_batch)
-        per_generation = self.args.steps_per_generation
-        fresh = self._step % (per_generation * self.num_iterations) == 0
-        if fresh or self._buffered_inputs is None:
+        sets = self.buffered_sets
+        if sets is None or self._step % calls_per_generation(self) == 0:
             trajectories = self._generate_and_score_completions(generation_batch)
-            self._buffered_inputs = self._new_sets(trajectories)
-            write_traces(self, trajectories, self._buffered_inputs)
+            sets = self.buffered_sets = self.prepare_sets(trajectories)
+            write_traces(self, trajectories, sets)
             if self.args.log_completions:
-                log_texts(self, trajectories, self._buffered_inputs)
-        return self._buffered_inputs[self._step % per_generation]
+                log_texts(self, trajectories, sets)
+        return sets[self._step % self.args.steps_per_generation]
 
-    # Loss
+    def prepare_sets(self, trajectories: Sequence[Trajectory]) -> list[EpisodeSet]:
+        """Return the rows of a generation batch, ready for the loss.
+
+        Args:
+            trajectories: This rank's episodes.
+        """
+        return episode_sets(self, trajectories)
+
+    def assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
+        """Give the tokens of this rank's rows their advantages.
+
+        Args:
+            trajectories: This rank's episodes.
+            rows: Their rows.
+        """
+        return group_credit(self, trajectories, rows)
+
+    # Update
+
+    def trained_parameters(self) -> Iterator[nn.Parameter]:
+        """Yield every parameter that an optimizer step may change."""
+        return (p for p in self.model.parameters() if p.requires_grad)
 
     def training_step(
-        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+        self, model: Model, inputs: Any, num_items_in_batch: Any = None
     ) -> Float[Tensor, ""]:
         """Forward and backward over the rows of one call, in micro-batches of bounded size."""
         if self.rollouts is None:
@@ -133,37 +167,25 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
-        episodes: EpisodeSet = self._prepare_inputs(inputs)
-        idle = [empty_row(self._pad_id)]
-        parts = self._cut(episodes.rows) or [idle]
-        parts += [idle] * (passes_of_all(self.accelerator, len(parts)) - len(parts))
-        micros = [
-            MicroBatch(
-                batch=self._batch_of(part),
-                denominator=episodes.denominator,
-                value_denominator=episodes.value_denominator,
-            )
-            for part in parts
-        ]
-        total = self._backward(model, micros)
+        total = self.backward(model, micro_batches(self, self._prepare_inputs(inputs)))
         self._step += 1
-        self._after_backward(perf_counter() - began)
+        self.step_sums.seconds += perf_counter() - began
+        if self.accelerator.sync_gradients:
+            self.finish_step()
         return total
 
-    def _backward(self, model: Any, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
-        """Forward and backward of each micro-batch."""
-        total = torch.zeros((), device=self.accelerator.device)
-        for left, micro in zip(reversed(range(len(micros))), micros, strict=True):
-            with backward_pass(self.accelerator, model, last=left == 0) as options:
-                with self.compute_loss_context_manager():
-                    loss = self.compute_loss(model, micro)
-                self.accelerator.backward(loss, **options)
-            total += loss.detach()
-        return total
+    def backward(self, model: Model, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
+        """Forward and backward of each micro-batch; return the sum of the losses.
+
+        Args:
+            model: The policy as Accelerate wrapped it.
+            micros: The passes of this rank.
+        """
+        return policy_backward(self, model, micros)
 
     def compute_loss(
         self,
-        model: Any,
+        model: Model,
         inputs: Any,
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
@@ -171,73 +193,40 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
         """Return the loss of a micro-batch, times the number of ranks that DDP divides by."""
         if self.rollouts is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        output = self._policy_loss(model, inputs)
-        self._add_to_step(output.metrics)
+        output = self.policy_loss(model, inputs)
+        self.step_sums.add(output.metrics)
         return output.loss * self.accelerator.num_processes
 
-    def _policy_loss(self, model: Any, micro: MicroBatch) -> LossOutput:
-        batch = micro.batch
-        scores = token_scores(
-            model,
-            batch,
-            temperature=self.temperature,
-            head=self.head,
-            balance=self.aux_loss_enabled,
-        )
-        logprob = scores.logprob
-        old = logprob.detach() if batch.old_logprob is None else batch.old_logprob
-        correction, compared = compare_with_sampler(
-            self.args, batch, logprob=logprob, old_logprob=old, denominator=micro.denominator
-        )
-        inputs = LossInputs(
-            logprob=logprob,
-            old_logprob=old,
-            token_advantage=batch.token_advantage,
-            turn_of_token=batch.turn_of_token,
-            token_share=batch.token_share,
-            denominator=micro.denominator,
-            ref_logprob=batch.ref_logprob,
-            token_weight=batch.token_weight,
-            correction=correction,
-            entropy=scores.entropy,
-        )
-        output = with_balance(
-            policy_loss(inputs, **loss_arguments(self.args)),
-            scores.aux_loss,
-            batch,
-            coefficient=self.router_aux_loss_coef,
-            denominator=micro.denominator,
-        )
+    def policy_loss(self, model: Model, micro: MicroBatch) -> LossOutput:
+        """Return the policy's loss of a micro-batch.
+
+        Args:
+            model: The policy as Accelerate wrapped it.
+            micro: The micro-batch.
+        """
+        return loss_of(self, model, micro)
+
+    def finish_step(self) -> None:
+        """Check, scale and log the gradient of an optimizer step once its last backward is done."""
+        guard_gradients(self)
         if self.normalizer is not None:
-            self.normalizer.add(inputs)
-        return replace(output, metrics={**output.metrics, **compared})
-
-    def _add_to_step(self, metrics: Mapping[str, Any]) -> None:
-        """Add a micro-batch's parts to the sums of the optimizer step."""
-        for name, part in metrics.items():
-            self._step_sums[name] = self._step_sums.get(name, 0.0) + part
-
-    def _after_backward(self, seconds: float) -> None:
-        """Check and log the optimizer step once its last backward is done."""
-        self._step_seconds += seconds
-        if self.accelerator.sync_gradients:
-            guard_gradients(self)
-            if self.normalizer is not None:
-                for name, value in self.normalizer.finish(self.accelerator).items():
-                    self._metrics["train"][f"sorl/{name}"].append(value)
-            log_step(self, self._step_sums, self._step_seconds)
-            self._step_sums, self._step_seconds = {}, 0.0
+            for name, value in self.normalizer.finish(self.accelerator).items():
+                self._metrics["train"][f"sorl/{name}"].append(value)
+        log_step(self, self.step_sums.metrics, self.step_sums.seconds)
+        self.step_sums = StepSums()
+        watch_first_kl(self)
 
     def train(self, *arguments: Any, **keywords: Any) -> Any:
         """Train, close the environments, and say so if a clipping-triggered scale never acted."""
-        with nullcontext() if self.rollouts is None else closing(self.rollouts):
+        if self.rollouts is None:
+            return super().train(*arguments, **keywords)
+        with closing(self.rollouts):
+            self.fingerprint = fingerprint(self)
+            if self.args.should_save:
+                remove_unfinished(self.args.output_dir)
             result = super().train(*arguments, **keywords)
-        if self.normalizer is not None and not self.normalizer.ever_clipped:
-            logger.warning(
-                "clip_normalization=%r never acted: no token was clipped in the whole run. Make several updates a "
-                "rollout (num_iterations), or lower epsilon: a turn's ratio moves far less than a token's.",
-                self.args.clip_normalization,
-            )
+        if self.normalizer is not None:
+            self.normalizer.warn_if_idle()
         return result
 
     # Evaluation
@@ -257,30 +246,55 @@ class EnvironmentHooks(CheckpointHooks, GenerationSteps):
             )
         place(self)
         self.model.eval()
-        repeats = self.num_generations_eval
         tasks = list(dataloader.dataset)
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        starts = [
-            self.rollouts.start(
-                tasks[index // repeats],
-                group=index // repeats,
-                member=index % repeats,
-                seed=(self.args.seed, EVAL, index),
-            )
-            for index in range(rank, len(tasks) * repeats, world)
-        ]
-        temperature = self.args.eval_temperature
-        temperature = self.temperature if temperature is None else temperature
-        played = self._play(starts, temperature=temperature, description=description)
+        starts = evaluation_starts(self, tasks)
+        given = self.args.eval_temperature
+        temperature = self.temperature if given is None else given
+        played = self.play(starts, temperature=temperature, description=description)
         played = score_evaluation(self, [dict(start.task) for start in starts], played)
         if self.args.log_completions:
             log_texts(self, played, ())
-        records = gather_object([EpisodeRecord.of(one) for one in played])
-        refuse_broken_batch(records, max_failed_fraction=self.args.max_failed_fraction)
-        metrics = {**summarize_tasks(records), **summarize_faults(records)}
-        return EvalLoopOutput(
-            predictions=None,
-            label_ids=None,
-            metrics={f"{metric_key_prefix}_{name}": value for name, value in metrics.items()},
-            num_samples=len(tasks) * repeats,
-        )
+        metrics = evaluation_metrics(self, played, prefix=metric_key_prefix)
+        count = len(tasks) * self.num_generations_eval
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=count)
+
+    # Checkpoints
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        """Return TRL's sampler, with an order that a resumed run repeats."""
+        sampler = super()._get_train_sampler(dataset)
+        return sampler if self.rollouts is None else EpochSampler.of(sampler, self)
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Return the folder that checkpoints are put into: while one is written, the one aside."""
+        folder: str = super()._get_output_dir(trial)
+        return os.path.join(folder, PARTIAL) if self._staged else folder
+
+    def _save_checkpoint(self, model: Model, trial: Any) -> None:
+        """Write the checkpoint aside on all ranks, then put it in its place."""
+        if self.rollouts is None:
+            super()._save_checkpoint(model, trial)
+            return
+        run = self._get_output_dir(trial)
+        self._staged = True
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._staged = False
+        finish_checkpoint(self, run, push=self._push_from_checkpoint)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push a checkpoint that is in its place; one that is still aside waits for that."""
+        if not self._staged:
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model = None) -> None:
+        """Load weights; PEFT would train all of an adapter that it loads."""
+        with same_flags(self.model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Load the random state and, with it, this rank's place in the run."""
+        super()._load_rng_state(checkpoint)
+        if self.rollouts is not None and checkpoint is not None:
+            resume(self, checkpoint)

@@ -1,8 +1,9 @@
 """PPO with a critic on TRL's GRPO machinery, for agents and for plain text."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,18 +12,15 @@ from jaxtyping import Float
 from peft import PeftModel
 from torch import Tensor, nn
 
-from agentic_trl.algorithms.steppo import value_loss
-from agentic_trl.batching import Row, cut_rows, unsampled_row
+from agentic_trl.batching import Row
 from agentic_trl.environments.single_turn import SingleTurn
+from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
-from agentic_trl.trainers.hooks import MicroBatch
-from agentic_trl.trainers.model.given import strip
-from agentic_trl.trainers.run.signal_causes import read_critic
-from agentic_trl.trainers.run.signals import watch_signals
-from agentic_trl.trainers.update.critic import AdapterCritic, Critic, SeparateCritic
-from agentic_trl.trainers.update.critic_credit import credit_rows
-from agentic_trl.types import StopReason, Trajectory
+from agentic_trl.trainers.update.critic import AdapterCritic, SeparateCritic, make_critic
+from agentic_trl.trainers.update.critic_credit import critic_credit, critic_loss
+from agentic_trl.trainers.update.loss import MicroBatch
+from agentic_trl.types import Trajectory
 
 
 class PPOTrainer(AgenticGRPOTrainer):
@@ -38,7 +36,7 @@ class PPOTrainer(AgenticGRPOTrainer):
 
     def __init__(
         self,
-        model: Any,
+        model: str | PathLike[str] | Model,
         args: PPOConfig | None = None,
         *,
         critic: nn.Module | None = None,
@@ -83,25 +81,12 @@ class PPOTrainer(AgenticGRPOTrainer):
             # Policy and critic run through the wrapped base one after the other.
             args.ddp_find_unused_parameters = True
         super().__init__(model, args, **arguments)
-        self.critic = self._make_critic(critic)
+        self.critic = make_critic(self, critic)
         if self.normalizer is not None:
             critics = {id(p) for p in self.critic.parameters()}
             self.normalizer.parameters = [
                 p for p in self.normalizer.parameters if id(p) not in critics
             ]
-
-    def _make_critic(self, critic: nn.Module | None) -> Critic:
-        if critic is not None:
-            strip(critic)
-            return SeparateCritic(critic, self.accelerator)
-        if isinstance(self.model, PeftModel):
-            if "default" not in self.model.peft_config:
-                raise ValueError(
-                    f"The policy's adapters are {sorted(self.model.peft_config)}, expected one called 'default', beside "
-                    "which the critic's is put. Load it under that name (adapter_name='default'), or pass a `critic`."
-                )
-            return AdapterCritic(self.model, self.model.peft_config["default"], self)
-        return SeparateCritic.from_policy(self.model, self.accelerator)
 
     def trained_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of policy and critic."""
@@ -109,48 +94,19 @@ class PPOTrainer(AgenticGRPOTrainer):
 
     # Credit
 
-    def _assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
-        """Give rows their advantages by GAE on the critic's values."""
-        with torch.no_grad():
-            values = self._row_values(rows)
-            bootstrap = self._bootstrap(trajectories) if self.args.bootstrap_truncated else None
-        credited, metrics = credit_rows(self.args, trajectories, rows, values, bootstrap=bootstrap)
-        for name, value in metrics.items():
-            self._metrics["train"][name].append(value)
-        watch_signals(self, read_critic(trajectories, credited))
-        return credited
+    def assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
+        """Give rows their advantages by GAE on the critic's values.
 
-    def _row_values(self, rows: Sequence[Row]) -> list[Float[Tensor, " token"]]:
-        """Return the critic's values of each row, in the order of ``rows``."""
-        order = {id(row): index for index, row in enumerate(rows)}
-        found: dict[int, Tensor] = {}
-        for part in cut_rows(rows, self.args.max_tokens_per_microbatch):
-            with self._critic_context():
-                values = self.critic.values(self._batch_of(part)).cpu()
-            for row, value in zip(part, values, strict=True):
-                found[order[id(row)]] = value[: len(row)]
-        self.critic.policy_active()
-        return [found[index] for index in range(len(rows))]
-
-    def _bootstrap(self, trajectories: Sequence[Trajectory]) -> Float[Tensor, " trajectory"]:
-        """Return the value of the state after each cut episode, 0 for the others."""
-        values = torch.zeros(len(trajectories))
-        for index, one in enumerate(trajectories):
-            if one.turns and not one.failed and one.stop is not StopReason.TERMINATED:
-                batch = self._batch_of([_final_row(one)])
-                with self._critic_context():
-                    values[index] = self.critic.last_values(batch)[0].cpu()
-        self.critic.policy_active()
-        return values
-
-    def _critic_context(self) -> AbstractContextManager[Any]:
-        context: AbstractContextManager[Any] = self.compute_loss_context_manager()
-        return context
+        Args:
+            trajectories: This rank's episodes.
+            rows: Their rows.
+        """
+        return critic_credit(self, trajectories, rows)
 
     # Update
 
     def training_step(
-        self, model: Any, inputs: Any, num_items_in_batch: Any = None
+        self, model: Model, inputs: Any, num_items_in_batch: Any = None
     ) -> Float[Tensor, ""]:
         """Forget the critic's last gradient, which the host's ``model.zero_grad`` does not reach."""
         if self._step % self.args.gradient_accumulation_steps == 0:
@@ -159,42 +115,32 @@ class PPOTrainer(AgenticGRPOTrainer):
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         return loss
 
-    def _backward(self, model: Any, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
-        """All passes of the policy, then all of the critic, so that ranks meet in the same order."""
+    def backward(self, model: Model, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
+        """All passes of the policy, then all of the critic, so that ranks meet in the same order.
+
+        Args:
+            model: The policy as Accelerate wrapped it.
+            micros: The passes of this rank.
+        """
         total = torch.zeros((), device=self.accelerator.device)
         if self.state.global_step >= self.args.critic_warmup_steps:
             shared = isinstance(self.critic, AdapterCritic)
             # On a shared base the gradients of both are reduced by the critic's last backward.
             with self.accelerator.no_sync(model) if shared else nullcontext():
-                total = super()._backward(model, micros)
+                total = super().backward(model, micros)
         for index, micro in enumerate(micros):
             with nullcontext() if index == len(micros) - 1 else self.critic.no_sync():
-                with self._critic_context():
-                    loss = self._value_loss(micro)
+                with self.compute_loss_context_manager():
+                    loss, metrics = critic_loss(self, micro)
+                self.step_sums.add(metrics)
                 self.accelerator.backward(loss * self.accelerator.num_processes)
         self.critic.policy_active()
         return total
 
-    def _value_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
-        batch = micro.batch
-        value = self.critic.values(batch)
-        if batch.value_mask is None or batch.old_value is None or batch.returns is None:
-            return 0.0 * value.sum()  # a rank without rows still takes part in the reduction
-        mask = batch.value_mask.bool()
-        loss = value_loss(
-            value[mask],
-            batch.old_value[mask],
-            batch.returns[mask],
-            clip=self.args.cliprange_value,
-            denominator=micro.value_denominator,
-        )
-        self._add_to_step({"value_loss": loss.detach()})
-        return loss
-
-    def _after_backward(self, seconds: float) -> None:
+    def finish_step(self) -> None:
         """Clip the critic's gradient by its own norm where the policy's is clipped by TRL."""
-        super()._after_backward(seconds)
-        if self.accelerator.sync_gradients and isinstance(self.critic, SeparateCritic):
+        super().finish_step()
+        if isinstance(self.critic, SeparateCritic):
             limit = self.args.max_grad_norm or float("inf")
             norm = nn.utils.clip_grad_norm_(list(self.critic.parameters()), limit)
             self._metrics["train"]["critic/grad_norm"].append(norm.item())
@@ -227,7 +173,7 @@ class PPOTrainer(AgenticGRPOTrainer):
         if self.args.should_save:
             self.critic.save(Path(output_dir or self.args.output_dir))
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.critic.load(Path(resume_from_checkpoint))
 
@@ -239,7 +185,7 @@ class AgenticPPOTrainer(PPOTrainer):
 
     def __init__(
         self,
-        model: Any,
+        model: str | PathLike[str] | Model,
         args: AgenticPPOConfig | None = None,
         *,
         environment: Any,
@@ -254,13 +200,3 @@ class AgenticPPOTrainer(PPOTrainer):
             **arguments: ``critic`` as for ``PPOTrainer``, and everything else of ``AgenticGRPOTrainer``.
         """
         super().__init__(model, args or AgenticPPOConfig(), environment=environment, **arguments)
-
-
-def _final_row(trajectory: Trajectory) -> Row:
-    """The last context of a trajectory with its last answer and the observation after it, as a row."""
-    context: tuple[int, ...] = ()
-    for turn in trajectory.turns:
-        context = (context if turn.extends else ()) + turn.observation_ids + turn.response_ids
-    final = trajectory.final_observation_ids
-    ids = context + final if trajectory.final_extends else final
-    return unsampled_row(ids)

@@ -22,6 +22,7 @@ from agentic_trl.rollout.engines.base import EngineFactory, Sampling
 from agentic_trl.rollout.engines.vllm.backends import ColocatedBackend, ServerBackend
 from agentic_trl.rollout.engines.vllm.engine import Backend, Ranks, VLLMEngine, sampling_arguments
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.facts import context_limit
 
 SERVER_CALLS = 64
@@ -40,7 +41,7 @@ def logprobs_fit(mode: str, sampling: Sampling) -> bool:
     return mode == "raw_logprobs" and sampling.temperature == 1.0
 
 
-def require_vllm(config: AgenticGRPOConfig, model: Any) -> None:
+def require_vllm(config: AgenticGRPOConfig, model: Model) -> None:
     """Refuse a run with vLLM that could not start.
 
     Args:
@@ -146,7 +147,7 @@ def _merged(layer: nn.Module | None) -> Iterator[None]:
             parameter.data = data
 
 
-def build_vllm(trainer: Any) -> TrainedVLLM:
+def build_vllm(trainer: Host) -> TrainedVLLM:
     """Build vLLM for a trainer, as TRL does for its own rollouts.
 
     Args:
@@ -196,7 +197,7 @@ def build_vllm(trainer: Any) -> TrainedVLLM:
     return built
 
 
-def choose_engine(trainer: Any) -> tuple[EngineFactory | None, int | None]:
+def choose_engine(trainer: Host) -> tuple[EngineFactory | None, int | None]:
     """Return what makes the engines of a run, and how many tokens a context may have.
 
     Args:
@@ -235,7 +236,7 @@ def vllm_context_limit(built: TrainedVLLM) -> int:
     return int(broadcast_object_list(box, from_process=0)[0])
 
 
-def vllm_factory(built: TrainedVLLM, trainer: Any) -> EngineFactory:
+def vllm_factory(built: TrainedVLLM, trainer: Host) -> EngineFactory:
     """Return what makes an engine on vLLM with the current weights.
 
     Args:
@@ -248,7 +249,7 @@ def vllm_factory(built: TrainedVLLM, trainer: Any) -> EngineFactory:
     ranks = _ranks(built)
     backend = _backend_maker(built)
 
-    def make(model: Any, sampling: Sampling) -> VLLMEngine:
+    def make(model: Model, sampling: Sampling) -> VLLMEngine:
         built.refresh(trainer.state.global_step)
         arguments = sampling_arguments(sampling, stop_ids=stop_ids, stop_strings=strings)
         return VLLMEngine(

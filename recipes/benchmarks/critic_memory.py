@@ -73,7 +73,7 @@ def measure(kind: str, model: str) -> dict[str, Any]:
     config: type[Any] = AgenticPPOConfig if critic else AgenticGRPOConfig
 
     class Given(base):  # type: ignore[misc,valid-type]
-        def _play(self, starts: Any, **more: Any) -> Any:
+        def play(self, starts: Any, **more: Any) -> Any:
             return episodes(self.num_generations)[: len(starts)]
 
     with tempfile.TemporaryDirectory() as folder:

@@ -90,8 +90,9 @@ class FaultyLake(FrozenLake):
 class Watching(AgenticGRPOTrainer):
     """Keeps what was trained."""
 
-    def _new_sets(self, trajectories: Sequence[Trajectory]) -> Any:
-        sets = super()._new_sets(trajectories)
+    def prepare_sets(self, trajectories: Sequence[Trajectory]) -> Any:
+        """Keep the episodes."""
+        sets = super().prepare_sets(trajectories)
         self.played = [*getattr(self, "played", []), *trajectories]
         with_rows = {row.trajectory for one in sets for row in one.rows}
         self.trained = [*getattr(self, "trained", []), *(trajectories[i] for i in with_rows)]

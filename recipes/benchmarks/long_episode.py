@@ -39,9 +39,9 @@ def measure(turns: int, history: str) -> dict[str, object]:
     batches: list[int] = []
 
     class Counting(AgenticGRPOTrainer):
-        def _policy_loss(self, model: Any, micro: Any) -> Any:
+        def policy_loss(self, model: Any, micro: Any) -> Any:
             batches.append(micro.batch.input_ids.numel())
-            return super()._policy_loss(model, micro)
+            return super().policy_loss(model, micro)
 
     with tempfile.TemporaryDirectory() as folder:
         args = AgenticGRPOConfig(

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import correlation, fmean, median, quantiles
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, AgenticPPOConfig, tiny_policy
 from agentic_trl.batching import Row, build_rows
-from agentic_trl.trainers.config.methods import DEFAULTS, METHODS
+from agentic_trl.methods import DEFAULTS, METHODS
 from agentic_trl.trainers.update.actfocus import weigh_rows
 from agentic_trl.trainers.update.critic_credit import credit_rows
 from agentic_trl.trainers.update.sorl import ClippingNormalizer, normalizer_of
@@ -136,15 +137,14 @@ class Measured(AgenticGRPOTrainer):
             self.played = [with_credit(one, draw.random()) for one in episodes]
         return self.played
 
-    def _new_sets(self, trajectories: Sequence[Trajectory]) -> Any:
+    def prepare_sets(self, trajectories: Sequence[Trajectory]) -> Any:
+        """Time the scoring, and clip where the arm does."""
         began = self.clock()
-        sets = super()._new_sets(trajectories)
+        sets = super().prepare_sets(trajectories)
         self.scoring = self.clock() - began
+        if ARMS[self.name].clipped:
+            sets = [replace(one, rows=[shifted(row) for row in one.rows]) for one in sets]
         return sets
-
-    def _score_rows(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
-        scored = super()._score_rows(trajectories, rows)
-        return [shifted(row) for row in scored] if ARMS[self.name].clipped else scored
 
 
 class StepEnd(TrainerCallback):
@@ -226,11 +226,12 @@ def credit_arms(
     noise = [torch.randn(len(row)) for row in rows]
 
     def of_groups(method: str) -> None:
-        trainer.use_knobs(**DEFAULTS | METHODS[method])
-        trainer._assign_credit(episodes, rows)
+        trainer.use_knobs(**DEFAULTS | METHODS[method].settings)
+        trainer.assign_credit(episodes, rows)
 
     def of_critic(args: AgenticPPOConfig) -> None:
-        credit_rows(args, episodes, rows, noise, bootstrap=None)
+        knobs = SimpleNamespace(args=args, accelerator=trainer.accelerator)
+        credit_rows(knobs, episodes, rows, noise, bootstrap=None)
 
     arms: dict[str, Callable[[], object]] = {
         method: partial(of_groups, method) for method in ("grpo", "planpo", "gigpo")

@@ -32,21 +32,21 @@ def trainer_of(steps: int, folder: str, changes: dict[str, Any], profile: bool) 
     recipe |= {"num_train_tasks": 256, "num_eval_tasks": 1, "log_trajectories": False, **changes}
 
     class Timed(AgenticGRPOTrainer):
-        def _play(self, *arguments: Any, **more: Any) -> Any:
-            return self.timed("rollout", super()._play, *arguments, **more)
+        def play(self, *arguments: Any, **more: Any) -> Any:
+            return self.timed("rollout", super().play, *arguments, **more)
 
-        def _new_sets(self, *arguments: Any, **more: Any) -> Any:
-            return self.timed("rows and credit", super()._new_sets, *arguments, **more)
+        def prepare_sets(self, *arguments: Any, **more: Any) -> Any:
+            return self.timed("rows and credit", super().prepare_sets, *arguments, **more)
 
         def _backward(self, *arguments: Any, **more: Any) -> Any:
-            return self.timed("forward and backward", super()._backward, *arguments, **more)
+            return self.timed("forward and backward", super().backward, *arguments, **more)
 
         def training_step(self, *arguments: Any, **more: Any) -> Any:
             if profile and self.state.global_step == steps - 1:
                 self.profiler.enable()
             result = self.timed("training step", super().training_step, *arguments, **more)
             self.profiler.disable()
-            rows = self._buffered_inputs[0].rows
+            rows = self.buffered_sets[0].rows
             self.sizes.append((len(rows), sum(map(len, rows))))
             return result
 

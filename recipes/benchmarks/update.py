@@ -40,6 +40,7 @@ from agentic_trl import (
     Trajectory,
     Turn,
 )
+from agentic_trl.trainers.update.rows import cut
 
 OBSERVED, SAMPLED = 48, 16
 """Tokens of a turn."""
@@ -93,7 +94,7 @@ def our_arm(
     """Return the trainer's update on the episodes, and the trainer."""
 
     class Given(AgenticGRPOTrainer):
-        def _play(self, starts: Any, **more: Any) -> Any:
+        def play(self, starts: Any, **more: Any) -> Any:
             return given
 
     args = AgenticGRPOConfig(
@@ -215,7 +216,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 seconds[name].append(time.perf_counter() - began)
                 processor[name].append(time.process_time() - used)
                 gradients.setdefault(name, gradient(model))
-        parts = trainer._cut(trainer._buffered_inputs[0].rows)
+        parts = cut(trainer, trainer.buffered_sets[0].rows)
     real = sum(len(ids) for ids, _, _ in rows_of(given))
     padded = sum(len(part) * max(len(row) for row in part) for part in parts)
     limit = gradients["bare"]

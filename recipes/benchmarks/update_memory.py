@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from update import OBSERVED, SAMPLED, episodes, get_smollm2, our_arm
 
 from agentic_trl import tiny_policy
+from agentic_trl.trainers.update.rows import cut
 
 LONG, SHORT = 64, 4
 """Turns of an episode."""
@@ -34,7 +35,7 @@ def measure(turns: int, options: argparse.Namespace) -> dict[str, Any]:
         update, trainer = our_arm(model, given, options.tokens, folder)
         before = peak_memory()
         update()
-        parts = trainer._cut(trainer._buffered_inputs[0].rows)
+        parts = cut(trainer, trainer.buffered_sets[0].rows)
     return {
         "turns": turns,
         "episodes": len(given),

@@ -8,7 +8,8 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from agentic_trl.trainers.config.methods import methods_of
+from agentic_trl.methods import methods_of
+from agentic_trl.trainers.update import rows
 from tests.tiny import make_model, make_trainer, scripted, scripted_trajectories
 from tests.trainers.update.ppo_tools import LORA, make_ppo
 
@@ -26,7 +27,7 @@ STEP = {
 }
 
 
-def loss_of(tmp_path, method, *, bf16):
+def loss_of(tmp_path, monkeypatch, method, *, bf16):
     trajectories = scripted_trajectories()
     knobs = {**STEP, "bf16": bf16, "method": method}
     if method in methods_of(critic=True):
@@ -40,15 +41,16 @@ def loss_of(tmp_path, method, *, bf16):
             peft_config=LoraConfig(**LORA),
             **knobs,
         )
-    trainer._sampler_is_exact = lambda: True  # the episodes' own log-probabilities are the old ones
+    # The episodes' own log-probabilities are the old ones.
+    monkeypatch.setattr(rows, "in_float32", lambda trainer: True)
     trainer.train()
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     return next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
 
 
 @pytest.mark.parametrize("method", [*methods_of(critic=False), *methods_of(critic=True)])
-def test_bfloat16_agrees_with_float32(tmp_path, method):
-    half = loss_of(tmp_path, method, bf16=True)
-    full = loss_of(tmp_path, method, bf16=False)
+def test_bfloat16_agrees_with_float32(tmp_path, monkeypatch, method):
+    half = loss_of(tmp_path, monkeypatch, method, bf16=True)
+    full = loss_of(tmp_path, monkeypatch, method, bf16=False)
     # bfloat16 keeps 8 bits: a log-probability of -3.4 is off by .007, a loss near 0 by a few of those.
     assert half == pytest.approx(full, rel=0.05, abs=0.02)

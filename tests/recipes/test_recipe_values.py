@@ -14,7 +14,7 @@ import re
 import pytest
 import yaml
 
-from agentic_trl.trainers.config.methods import DEFAULTS, METHODS
+from agentic_trl.methods import DEFAULTS, METHODS
 from tests.recipes.running import RECIPES
 
 FILES = sorted(path for path in RECIPES.glob("*/*.yaml") if path.parent.name != "accelerate")
@@ -82,11 +82,13 @@ def test_ratios_act(name):
     """With one update a rollout every ratio is 1: there is nothing to clip and no step ratio."""
     written = WRITTEN[name]
     assert updates(written) > 1
-    level = METHODS[written["method"]].get("importance_sampling_level", "token")
-    clip = written.get("epsilon", METHODS[written["method"]].get("epsilon", DEFAULTS["epsilon"]))
+    level = METHODS[written["method"]].settings.get("importance_sampling_level", "token")
+    clip = written.get(
+        "epsilon", METHODS[written["method"]].settings.get("epsilon", DEFAULTS["epsilon"])
+    )
     if level != "token" and name != "search_qa/steppo":  # whose source has 0.2, as its comment says
         assert clip <= 0.02
-    if METHODS[written["method"]].get("clip_normalization"):
+    if METHODS[written["method"]].settings.get("clip_normalization"):
         assert written["clip_normalization"] == "relative"
         assert '"paper"' in TEXTS[name]
 

@@ -139,9 +139,9 @@ def train(tmp_path, trouble, callback=None, **changes):
     kept = []
 
     class Kept(AgenticGRPOTrainer):
-        def _new_sets(self, trajectories):
+        def prepare_sets(self, trajectories):
             kept.extend(trajectories)
-            return super()._new_sets(trajectories)
+            return super().prepare_sets(trajectories)
 
     environment = type("Faulty", (Faulty,), {"trouble": trouble})
     trainer = Kept(

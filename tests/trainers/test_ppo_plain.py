@@ -48,9 +48,9 @@ def make(tmp_path, prompts, reward, **changes):
     kept = []
 
     class Kept(PPOTrainer):
-        def _new_sets(self, trajectories):
+        def prepare_sets(self, trajectories):
             kept.extend(trajectories)
-            return super()._new_sets(trajectories)
+            return super().prepare_sets(trajectories)
 
     trainer = Kept(
         make_model(),
@@ -122,9 +122,9 @@ def test_a_reward_model_scores_the_text(tmp_path):
     kept = []
 
     class Kept(PPOTrainer):
-        def _new_sets(self, trajectories):
+        def prepare_sets(self, trajectories):
             kept.extend(trajectories)
-            return super()._new_sets(trajectories)
+            return super().prepare_sets(trajectories)
 
     tokenizer = make_tokenizer()
     trainer = Kept(

@@ -11,7 +11,7 @@ from peft import LoraConfig
 from torch import nn
 
 from agentic_trl.environments.base import TextEnv
-from agentic_trl.trainers.config.arguments import advantage_arguments
+from agentic_trl.methods import PLANPO
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer
 from tests.tolerances import EXACT
@@ -63,9 +63,9 @@ def test_episodes_of_a_group_share_the_task_and_differ_in_sampling(tmp_path):
     seen = []
 
     class Kept(AgenticGRPOTrainer):
-        def _play(self, starts, **more):
+        def play(self, starts, **more):
             seen.append(starts)
-            return super()._play(starts, **more)
+            return super().play(starts, **more)
 
     trainer = make_trainer(tmp_path, cls=Kept, max_steps=2)
     trainer.train()
@@ -82,10 +82,10 @@ def test_evaluation_plays_each_task_the_asked_number_of_times_and_changes_nothin
     played = []
 
     class Kept(AgenticGRPOTrainer):
-        def _play(self, starts, **more):
+        def play(self, starts, **more):
             if not self.model.training:
                 played.extend((start.task["seed"], start.member) for start in starts)
-            return super()._play(starts, **more)
+            return super().play(starts, **more)
 
     def weights(**changes):
         trainer = make_trainer(tmp_path, cls=Kept, max_steps=3, num_generations_eval=2, **changes)
@@ -125,9 +125,9 @@ def test_reward_functions_add_to_the_score_and_see_the_episode(tmp_path):
     kept = []
 
     class Kept(AgenticGRPOTrainer):
-        def _new_sets(self, trajectories):
+        def prepare_sets(self, trajectories):
             kept.extend(trajectories)
-            return super()._new_sets(trajectories)
+            return super().prepare_sets(trajectories)
 
     trainer = Kept(
         make_model(),
@@ -168,12 +168,11 @@ def test_alpha_falls_over_the_run(tmp_path, monkeypatch):
     seen = []
 
     class Kept(AgenticGRPOTrainer):
-        def _new_sets(self, trajectories):
-            arguments = advantage_arguments(
-                self.args, step=self.state.global_step, total_steps=self.state.max_steps
-            )
+        def prepare_sets(self, trajectories):
+            state = self.state
+            arguments = PLANPO.arguments(self.args, state.global_step, state.max_steps)
             seen.append(arguments["alpha"])
-            return super()._new_sets(trajectories)
+            return super().prepare_sets(trajectories)
 
     make_trainer(tmp_path, cls=Kept, method="planpo", max_steps=4).train()
     assert seen == pytest.approx([0.1, 0.0875, 0.075, 0.0625])

@@ -52,14 +52,14 @@ def make(tmp_path, *, model=None, **changes):
 
 
 def play_and_keep(trainer):
-    kept, play = [], trainer._play
+    kept, play = [], trainer.play
 
     def keeping(starts, **more):
         trajectories = play(starts, **more)
         kept.extend(trajectories)
         return trajectories
 
-    trainer._play = keeping
+    trainer.play = keeping
     return kept
 
 

@@ -49,7 +49,7 @@ def make(model, folder, **changes):
 def watch(trainer, monkeypatch):
     """Keep what vLLM answered and which rows were trained."""
     answers, rows = [], []
-    read, sets = VLLMEngine._read, trainer._new_sets
+    read, sets = VLLMEngine._read, trainer.prepare_sets
 
     def reading(engine, answer):
         answers.append(answer)
@@ -61,7 +61,7 @@ def watch(trainer, monkeypatch):
         return found
 
     monkeypatch.setattr(VLLMEngine, "_read", reading)
-    trainer._new_sets = laying_out
+    trainer.prepare_sets = laying_out
     return answers, rows
 
 

@@ -42,14 +42,14 @@ def main():
         num_eval_tasks=3,
     )
     assert trainer.accelerator.num_processes == 2
-    turns, play = [], trainer._play
+    turns, play = [], trainer.play
 
     def playing(starts, **more):
         found = play(starts, **more)
         turns.append([len(one.turns) for one in found])
         return found
 
-    trainer._play = playing
+    trainer.play = playing
     trainer.train()
     trainer.evaluate()
     weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters()])

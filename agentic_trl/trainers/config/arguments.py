@@ -5,7 +5,6 @@ import pkgutil
 from dataclasses import replace
 from typing import Any
 
-from agentic_trl.algorithms.planpo import alpha_at
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text.chat import History, WindowHistory, full_history
@@ -133,25 +132,3 @@ def row_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
         "aggregation": config.loss_aggregation,
         "skip_truncated": config.mask_truncated_completions,
     }
-
-
-def advantage_arguments(
-    config: AgenticGRPOConfig, *, step: int, total_steps: int
-) -> dict[str, Any]:
-    """Return the keyword arguments of the chosen advantage.
-
-    Args:
-        config: The configuration.
-        step: Optimizer steps done, for schedules.
-        total_steps: Optimizer steps of the run.
-    """
-    scale = "std" if config.scale_rewards == "group" else "none"
-    if config.advantage == "planpo":
-        ends = {"start": config.planpo_alpha_start, "end": config.planpo_alpha_end}
-        alpha = alpha_at(step, total_steps, **ends)
-        group = config.planpo_response_group
-        return {"alpha": alpha, "response_group": group, "scale": scale}
-    if config.advantage == "gigpo":
-        weight = config.gigpo_turn_weight
-        return {"gamma": config.turn_gamma, "turn_weight": weight, "scale": scale}
-    return {"scale": scale}

@@ -7,14 +7,8 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from agentic_trl.methods import DEFAULTS, credits_of, methods_of, readers
 from agentic_trl.ops.correction import CORRECTION_MODES
-from agentic_trl.trainers.config.methods import (
-    CRITIC_ADVANTAGES,
-    DEFAULTS,
-    GROUP_ADVANTAGES,
-    READERS,
-    methods_of,
-)
 from agentic_trl.trainers.config.trl_fields import refused_settings
 
 
@@ -29,7 +23,7 @@ def check_names(config: Any) -> None:
     """
     choices = {
         "method": methods_of(critic=config.HAS_CRITIC),
-        "advantage": (*(CRITIC_ADVANTAGES if config.HAS_CRITIC else GROUP_ADVANTAGES), None),
+        "advantage": (*credits_of(critic=config.HAS_CRITIC), None),
         "turn_credit": ("token", "mean", None),
         "importance_sampling_level": ("token", "turn", "sequence", None),
         "loss_aggregation": ("token", "turn", "trajectory", None),
@@ -88,14 +82,14 @@ def check_unused_knobs(config: Any) -> None:
         ValueError: At the first that is found.
     """
     plain = {f.name: f.default for f in dataclasses.fields(config)}
-    for name, (knob, readers) in READERS.items():
+    for name, (knob, values) in readers().items():
         if name not in plain:
             continue
         unset = (plain[name], DEFAULTS.get(name))
         chosen = config.resolved(knob)
-        if getattr(config, name) not in unset and chosen not in readers:
+        if getattr(config, name) not in unset and chosen not in values:
             raise ValueError(
-                f"{name}={getattr(config, name)!r} is read by {knob}={' or '.join(readers)} only, got "
+                f"{name}={getattr(config, name)!r} is read by {knob}={' or '.join(values)} only, got "
                 f"{knob}={chosen!r}. Leave it at its default, or change {knob}."
             )
     if config.history_window is not None and config.history != "window":

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from agentic_trl.methods import DEFAULTS, METHODS, methods_of
 from agentic_trl.renamed import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.checks import (
     check_names,
@@ -14,7 +15,6 @@ from agentic_trl.trainers.config.checks import (
     check_reference,
     check_unused_knobs,
 )
-from agentic_trl.trainers.config.methods import DEFAULTS, METHODS, methods_of
 from agentic_trl.trainers.config.rollout import RolloutConfig
 
 _BY_METHOD = "None takes the method's value."
@@ -172,7 +172,7 @@ class AgenticGRPOConfig(RolloutConfig):
             name: A knob that methods set.
         """
         value = getattr(self, name)
-        return METHODS[self.method].get(name, DEFAULTS[name]) if value is None else value
+        return METHODS[self.method].settings.get(name, DEFAULTS[name]) if value is None else value
 
     def _resolve_method(self) -> None:
         for name in DEFAULTS.keys() & {one.name for one in dataclasses.fields(self)}:

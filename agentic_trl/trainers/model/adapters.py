@@ -9,6 +9,8 @@ import torch
 from peft import PeftModel
 from torch import nn
 
+from agentic_trl.trainers.config.host import Model
+
 REFERENCE = "ref"
 """Adapter that holds the start of the trained one; TRL's name for it."""
 RESERVED = (REFERENCE, "critic")
@@ -74,7 +76,7 @@ def same_flags(model: nn.Module) -> Iterator[None]:
             one.requires_grad_(flag)
 
 
-def refuse_prompt_learning(model: Any) -> None:
+def refuse_prompt_learning(model: Model) -> None:
     """Refuse adapters that put virtual tokens before the context.
 
     Args:

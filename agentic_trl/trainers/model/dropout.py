@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from agentic_trl.trainers.config.host import Model
+
 # A `router_jitter_noise` that a layer holds under this name also sets which experts evaluation chooses (PhiMoE).
 _RANDOM = re.compile(r"dropout|pdrop|drop_?path|drop_?rate|layerdrop|drop_prob|(?<!router_)jitter")
 
@@ -21,7 +23,7 @@ def disable_dropout(model: nn.Module) -> None:
     The configuration that the model is saved with keeps its values; parts that read it at every call get a copy.
 
     Args:
-        model: Any module.
+        model: Model module.
     """
     quiet: dict[int, Any] = {}
     for module in model.modules():
@@ -38,7 +40,7 @@ def random_router(model: nn.Module) -> str | None:
     """Return the layer whose router draws experts at random in training; ``None`` if there is none.
 
     Args:
-        model: Any module.
+        model: Model module.
     """
     for name, module in model.named_modules():
         if vars(module).get("router_jitter_noise"):
@@ -55,7 +57,7 @@ def _random_attributes(owner: Any) -> list[str]:
     ]
 
 
-def _saved(model: Any) -> Any:
+def _saved(model: Model) -> Any:
     """The module whose configuration is written into checkpoints."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 

@@ -11,6 +11,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from agentic_trl.ops.prefixes import lay_out
+from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.model.output_layer import HeadUse, body_gives, head_sees
 from agentic_trl.trainers.ranks.sharded import is_sharded
 from agentic_trl.types import TokenBatch
@@ -33,7 +34,7 @@ class TokenScores:
 
 
 def token_logprobs(
-    model: Any, batch: TokenBatch, *, temperature: float, head: HeadUse | None = None
+    model: Model, batch: TokenBatch, *, temperature: float, head: HeadUse | None = None
 ) -> tuple[Float[Tensor, "row token"], Float[Tensor, "row token"] | None]:
     """Return log-probability and entropy of the policy at the sampled tokens; see ``token_scores``.
 
@@ -51,7 +52,7 @@ def token_logprobs(
 
 
 def token_scores(
-    model: Any,
+    model: Model,
     batch: TokenBatch,
     *,
     temperature: float,
@@ -82,7 +83,7 @@ def token_scores(
 
 
 def whole_scores(
-    model: Any, batch: TokenBatch, *, temperature: float, head: HeadUse, balance: bool = False
+    model: Model, batch: TokenBatch, *, temperature: float, head: HeadUse, balance: bool = False
 ) -> TokenScores:
     """Score sampled tokens by all their logits at once; see ``token_scores``.
 
@@ -113,7 +114,7 @@ def whole_scores(
 
 
 def fused_scores(
-    model: Any, batch: TokenBatch, *, temperature: float, head: HeadUse, balance: bool = False
+    model: Model, batch: TokenBatch, *, temperature: float, head: HeadUse, balance: bool = False
 ) -> TokenScores:
     """Score sampled tokens with TRL's fused head, which computes the logits tile by tile; see ``token_scores``.
 
@@ -139,7 +140,7 @@ def fused_scores(
 
 
 def _asked(
-    causal: Any, batch: TokenBatch, *, balance: bool
+    causal: Model, batch: TokenBatch, *, balance: bool
 ) -> tuple[Int[Tensor, " sampled"], Int[Tensor, " sampled"], dict[str, Any]]:
     """Return where sampled tokens stand, which hidden states predict them, and what the model reads."""
     at = sampled_positions(batch)
@@ -148,7 +149,7 @@ def _asked(
 
 
 def model_inputs(
-    causal: Any, batch: TokenBatch, *, balance: bool = False
+    causal: Model, batch: TokenBatch, *, balance: bool = False
 ) -> tuple[dict[str, Any], Int[Tensor, " place"]]:
     """Return ``body_inputs`` and what a mixture of experts is told besides.
 
@@ -171,11 +172,11 @@ def _chosen(
     return hidden.flatten(0, 1).index_select(0, seen.to(hidden.device))[None]
 
 
-def _vocabulary(causal: Any) -> int:
+def _vocabulary(causal: Model) -> int:
     return int(causal.get_output_embeddings().weight.shape[0])
 
 
-def _aux_loss(output: Any, causal: Any) -> Float[Tensor, ""]:
+def _aux_loss(output: Any, causal: Model) -> Float[Tensor, ""]:
     """Return a model's load-balancing loss.
 
     Raises:
@@ -246,7 +247,7 @@ def laid_out(
     return values.new_zeros(shape.numel()).index_copy(0, at, values).view(shape)
 
 
-def causal_model(model: Any) -> Any:
+def causal_model(model: Model) -> Any:
     """Return the language model of transformers inside what DDP or PEFT wrapped.
 
     Args:

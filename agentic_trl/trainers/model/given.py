@@ -14,6 +14,7 @@ from peft import PeftModel
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
+from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.model.adapters import RESERVED
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _FLOAT_HEAD = "_cast_lm_head_to_fp32.<locals>.cast_forward_to_fp32"
 _BACK_FROM_FLOAT = "_cast_lm_head_to_fp32.<locals>.cast_outputs_to_original_dtype"
 
 
-def take_over(model: Any, *, peft_config: Any = None) -> None:
+def take_over(model: Model, *, peft_config: Any = None) -> None:
     """Make a model that is given as an object what it was before other trainers used it, but for its weights.
 
     Args:
@@ -70,7 +71,7 @@ def strip(model: nn.Module) -> None:
     _undo_float_head(model)
 
 
-def _strip_module(module: Any, forward: Any) -> None:
+def _strip_module(module: Model, forward: Any) -> None:
     bound, found = isinstance(forward, MethodType), set()
     while (name := _name(forward)) in _LAYERS:
         found.add(name)

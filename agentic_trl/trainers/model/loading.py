@@ -4,11 +4,13 @@ from typing import Any
 
 from accelerate import PartialState
 from peft import PeftConfig, PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import find_adapter_config_file
 
+from agentic_trl.trainers.config.host import Model
 
-def load_model(model: Any) -> Any:
+
+def load_model(model: Model) -> Any:
     """Return a model; one that is loaded here goes to this process's accelerator, if there is one.
 
     Args:
@@ -32,7 +34,7 @@ def load_model(model: Any) -> Any:
     return PeftModel.from_pretrained(loaded, model)
 
 
-def load_tokenizer(given: Any, model: Any, loaded: Any) -> Any:
+def load_tokenizer(given: Any, model: Model, loaded: Any) -> Any:
     """Return a tokenizer.
 
     Args:
@@ -61,7 +63,7 @@ def load_tokenizer(given: Any, model: Any, loaded: Any) -> Any:
     return AutoTokenizer.from_pretrained(base)
 
 
-def stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+def stop_ids(model: Model, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids that end an answer: those of the model's generation settings and the tokenizer's.
 
     Args:

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from agentic_trl.trainers.config.host import Model
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadUse:
@@ -22,7 +24,7 @@ class HeadUse:
 
 
 @contextmanager
-def head_sees(causal: Any, choose: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def head_sees(causal: Model, choose: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Let the output layer see other hidden states than those that the model hands to it.
 
     Args:
@@ -45,7 +47,7 @@ def head_sees(causal: Any, choose: Callable[[Tensor], Tensor]) -> Iterator[None]
 
 
 @contextmanager
-def body_gives(causal: Any, choose: Callable[[Tensor], Tensor]) -> Iterator[None]:
+def body_gives(causal: Model, choose: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Let the body return other hidden states, as TRL's fused head reads them.
 
     Args:
@@ -57,7 +59,7 @@ def body_gives(causal: Any, choose: Callable[[Tensor], Tensor]) -> Iterator[None
     """
     seen: list[bool] = []
 
-    def change(body: Any, arguments: Any, output: Any) -> Any:
+    def change(body: Model, arguments: Any, output: Any) -> Any:
         seen.append(True)
         output.last_hidden_state = choose(output.last_hidden_state)
         return output
@@ -75,7 +77,7 @@ def _hooked(handle: Any) -> Iterator[None]:
         handle.remove()
 
 
-def _require_call(seen: list[bool], causal: Any, part: str) -> None:
+def _require_call(seen: list[bool], causal: Model, part: str) -> None:
     """Refuse a hook that never acted.
 
     Raises:

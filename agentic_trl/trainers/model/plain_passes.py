@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from agentic_trl.algorithms.actfocus import token_energy
 from agentic_trl.batching import Row, unsampled_row
+from agentic_trl.trainers.config.host import Model
 from agentic_trl.types import TokenBatch, TokenKind
 
 
@@ -37,7 +37,7 @@ def probe_rows(ids: Sequence[int]) -> list[Row]:
     return rows
 
 
-def plain_logits(model: Any, rows: Sequence[Row]) -> list[Float[Tensor, "token vocab"]]:
+def plain_logits(model: Model, rows: Sequence[Row]) -> list[Float[Tensor, "token vocab"]]:
     """Return the raw logits after every token, by a forward pass over each row alone.
 
     Args:
@@ -102,11 +102,11 @@ def mean_difference(
 
 
 @contextmanager
-def quiet(model: Any) -> Iterator[None]:
+def quiet(model: Model) -> Iterator[None]:
     """Evaluation mode, without gradients, and with the random state given back.
 
     Args:
-        model: Any module.
+        model: Model module.
     """
     training = model.training
     model.eval()

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from agentic_trl.trainers.config.host import Host, Model
+
 LARGE_DRIFT: Mapping[str, float] = MappingProxyType(
     {"float32": 1e-3, "tf32": 1e-2, "float16": 1e-2, "bfloat16": 1e-1}
 )
@@ -51,11 +53,22 @@ def coarsest_precision(dtypes: Iterable[torch.dtype], *, mixed: str) -> str:
     return max({"float32", *(names & set(LARGE_DRIFT))}, key=LARGE_DRIFT.__getitem__)
 
 
-def rounding(model: Any, *, mixed: str = "no") -> float:
+def rounding(model: Model, *, mixed: str = "no") -> float:
     """Return the mean difference of log-probabilities that the precision of a model explains, nats.
 
     Args:
-        model: Any module.
+        model: Model module.
         mixed: Accelerate's mixed precision.
     """
     return ROUNDINGS[coarsest_precision((p.dtype for p in model.parameters()), mixed=mixed)]
+
+
+def in_float32(trainer: Host) -> bool:
+    """Return whether a trainer's policy computes everything in float32.
+
+    Args:
+        trainer: The trainer.
+    """
+    policy = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    full = all(one.dtype == torch.float32 for one in policy.parameters())
+    return full and trainer.accelerator.mixed_precision == "no"

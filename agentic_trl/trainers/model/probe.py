@@ -10,13 +10,15 @@ heard of is right or refused, never wrong.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 from accelerate.utils import gather_object
+from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.batching import Row, pad_rows
 from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind
 from agentic_trl.rollout.engines.transformers.probe import choose_cache
+from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.forward import to_device
 from agentic_trl.trainers.model.output_layer import HeadUse
 from agentic_trl.trainers.model.plain_passes import (
@@ -52,7 +54,7 @@ class Findings:
     """How log-probabilities are read off it."""
 
 
-def probe_run(trainer: Any) -> None:
+def probe_run(trainer: Host) -> None:
     """Check a trainer's models, once, and choose how they are sampled and scored.
 
     All ranks call it together; they take the same choices.
@@ -75,11 +77,14 @@ def probe_run(trainer: Any) -> None:
         return
     found = _agree(lambda: _check_policy(trainer))
     found = _agree(lambda: _check_others(trainer, found))
+    assert trainer.rollouts is not None
     trainer.head = found.head
     trainer.rollouts.cache = found.cache
 
 
-def probe_for_evaluation(model: Any, tokenizer: Any, *, pad_id: int) -> CacheKind:
+def probe_for_evaluation(
+    model: Model, tokenizer: PreTrainedTokenizerBase, *, pad_id: int
+) -> CacheKind:
     """Choose how a model is sampled that is evaluated and not trained.
 
     Args:
@@ -130,7 +135,7 @@ def _agree(probe: Callable[[], Findings]) -> Findings:
     )
 
 
-def _check_policy(trainer: Any) -> Findings:
+def _check_policy(trainer: Host) -> Findings:
     """Choose how the policy is sampled and scored on one rank."""
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     how = {"temperature": trainer.temperature, "tolerance": _tolerance(trainer)}
@@ -139,7 +144,7 @@ def _check_policy(trainer: Any) -> Findings:
         ids = probe_ids(model, trainer._tokenizer)
         rows, batch = _rows_of(trainer, ids)
         if not trainer.args.use_vllm:
-            pad_id, tolerance = trainer._pad_id, _tolerance(trainer)
+            pad_id, tolerance = trainer._tokenizer.pad_token_id, _tolerance(trainer)
             cache = choose_cache(model, ids=ids, pad_id=pad_id, tolerance=tolerance).kind
         logits = plain_logits(model, rows)
         expected = plain_scores(logits, rows, temperature=trainer.temperature)
@@ -148,7 +153,7 @@ def _check_policy(trainer: Any) -> Findings:
     return Findings(cache=cache, head=head)
 
 
-def _check_others(trainer: Any, found: Findings) -> Findings:
+def _check_others(trainer: Host, found: Findings) -> Findings:
     """Check reference and critic of one rank."""
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     with gathered(trainer.model_wrapped):
@@ -160,12 +165,12 @@ def _check_others(trainer: Any, found: Findings) -> Findings:
     return found
 
 
-def _rows_of(trainer: Any, ids: Sequence[int]) -> tuple[list[Row], TokenBatch]:
+def _rows_of(trainer: Host, ids: Sequence[int]) -> tuple[list[Row], TokenBatch]:
     rows = probe_rows(ids)
-    batch = pad_rows(rows, pad_id=trainer._pad_id)
+    batch = pad_rows(rows, pad_id=trainer._tokenizer.pad_token_id)
     return rows, to_device(batch, trainer.accelerator.device)
 
 
-def _tolerance(trainer: Any) -> float:
+def _tolerance(trainer: Host) -> float:
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     return rounding(model, mixed=trainer.accelerator.mixed_precision)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from agentic_trl.batching import Row, pad_rows
+from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.dropout import random_router
 from agentic_trl.trainers.model.forward import fused_scores, to_device, whole_scores
 from agentic_trl.trainers.model.output_layer import HeadUse
@@ -22,7 +23,7 @@ from agentic_trl.trainers.model.plain_passes import (
     quiet,
 )
 from agentic_trl.trainers.model.precision import rounding
-from agentic_trl.trainers.model.reference import reference_scores
+from agentic_trl.trainers.model.reference import reference_of, reference_scores
 from agentic_trl.trainers.ranks.sharded import gathered, is_sharded
 from agentic_trl.types import TokenBatch, TokenKind
 
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_head(
-    model: Any,
+    model: Model,
     batch: TokenBatch,
     expected: Float[Tensor, "row token"],
     *,
@@ -91,7 +92,7 @@ def choose_head(
 
 
 def check_training_mode(
-    model: Any,
+    model: Model,
     batch: TokenBatch,
     expected: Float[Tensor, "row token"],
     *,
@@ -134,7 +135,7 @@ def check_training_mode(
 
 
 def check_reference(
-    trainer: Any, batch: TokenBatch, rows: Sequence[Row], *, head: HeadUse, tolerance: float
+    trainer: Host, batch: TokenBatch, rows: Sequence[Row], *, head: HeadUse, tolerance: float
 ) -> None:
     """Refuse a reference whose scores are not those of its plain forward passes.
 
@@ -150,7 +151,7 @@ def check_reference(
     """
     wrapped = trainer.model_wrapped if trainer.ref_model is None else trainer.ref_model
     with (
-        trainer._reference() as reference,
+        reference_of(trainer) as reference,
         gathered(wrapped),
         quiet(reference),
         trainer.accelerator.autocast(),
@@ -173,7 +174,7 @@ def check_reference(
             )
 
 
-def check_critic(trainer: Any, batch: TokenBatch, rows: Sequence[Row]) -> None:
+def check_critic(trainer: Host, batch: TokenBatch, rows: Sequence[Row]) -> None:
     """Refuse a critic whose value depends on padding, on other rows or on chance.
 
     Args:
@@ -186,7 +187,9 @@ def check_critic(trainer: Any, batch: TokenBatch, rows: Sequence[Row]) -> None:
     """
     critic = trainer.critic
     alone = [
-        to_device(pad_rows([row], pad_id=trainer._pad_id), trainer.accelerator.device)
+        to_device(
+            pad_rows([row], pad_id=trainer._tokenizer.pad_token_id), trainer.accelerator.device
+        )
         for row in rows
     ]
     module = getattr(critic, "model", trainer.model)

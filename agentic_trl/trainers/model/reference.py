@@ -1,17 +1,22 @@
 """One pass of the frozen reference over the rows: log-probabilities, token energies, or both."""
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from peft import PeftModel
 from torch import Tensor
+from trl.trainer.callbacks import SyncRefModelCallback
+from trl.trainer.utils import use_adapter
 
 from agentic_trl.algorithms.actfocus import token_energy
 from agentic_trl.batching import pad_rows, unsampled_row
+from agentic_trl.trainers.config.host import Host, Model
+from agentic_trl.trainers.model.adapters import REFERENCE, keep_start, same_flags
 from agentic_trl.trainers.model.forward import (
     causal_model,
     laid_out,
@@ -19,7 +24,10 @@ from agentic_trl.trainers.model.forward import (
     sampled_positions,
     to_device,
 )
+from agentic_trl.trainers.model.frozen_copy import frozen_copy
 from agentic_trl.trainers.model.output_layer import HeadUse, head_sees
+from agentic_trl.trainers.model.precision import in_float32
+from agentic_trl.trainers.ranks.sharded import gathered, prepare_reference
 from agentic_trl.types import TokenBatch, TokenKind
 
 CHUNK = 1024
@@ -41,7 +49,7 @@ class ReferenceScores:
 
 
 def reference_scores(
-    model: Any,
+    model: Model,
     batch: TokenBatch,
     *,
     temperature: float,
@@ -87,7 +95,7 @@ def reference_scores(
 
 
 def reference_gap(
-    policy: Any,
+    policy: Model,
     reference: AbstractContextManager[Any],
     batch: TokenBatch,
     *,
@@ -113,6 +121,70 @@ def reference_gap(
     return float((here - there).abs().max())
 
 
+def keep_reference(trainer: Host) -> None:
+    """Keep the initial policy: a frozen copy, or with PEFT the base without adapters if it is the same.
+
+    Args:
+        trainer: The trainer, whose ``ref_model`` is set.
+
+    Raises:
+        ValueError: If a reference that follows the policy is wanted with PEFT.
+    """
+    follows, accelerator = trainer.args.sync_ref_model, trainer.accelerator
+    if not isinstance(trainer.model, PeftModel):
+        trainer.ref_model = prepare_reference(frozen_copy(trainer.model), accelerator)
+        if follows:
+            trainer.add_callback(SyncRefModelCallback(trainer.ref_model, accelerator))
+        return
+    if follows:
+        raise ValueError(
+            "sync_ref_model=True with an adapter: the reference is the policy without its adapter, which cannot "
+            "follow it. Set sync_ref_model=False, or train all weights."
+        )
+    policy = trainer.model
+    with gathered(policy):
+        with accelerator.autocast():
+            rows = sample_rows(policy)
+            gap = reference_gap(
+                policy, reference_of(trainer), rows, temperature=trainer.temperature
+            )
+        if gap:  # a trained adapter, or one whose making changed the base
+            keep_start(policy)
+
+
+@contextmanager
+def reference_of(trainer: Host) -> Iterator[Model]:
+    """Give the frozen reference: a copy, a reference adapter, or the base without adapters.
+
+    Args:
+        trainer: The trainer.
+
+    Yields:
+        The model that is the reference as long as the context is open.
+    """
+    if trainer.ref_model is not None:
+        yield trainer.ref_model
+        return
+    model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    adapter = REFERENCE if REFERENCE in model.peft_config else None
+    with same_flags(model), use_adapter(model, adapter_name=adapter):
+        yield model
+
+
+def watch_first_kl(trainer: Host) -> None:
+    """Look at the KL divergence of a fresh run's first step, which no update has moved.
+
+    Args:
+        trainer: The trainer, after the last backward of a step.
+    """
+    kl = trainer._metrics["train"].get("kl")
+    if not kl or trainer.saw_first_kl:
+        return
+    trainer.saw_first_kl = True
+    if trainer.state.global_step <= getattr(trainer.args, "critic_warmup_steps", 0):
+        warn_of_first_kl(kl[-1], exact=in_float32(trainer))
+
+
 def warn_of_first_kl(kl: float, *, exact: bool) -> None:
     """Warn if the policy of a run's first step, which no update has moved, is not the reference.
 
@@ -131,7 +203,7 @@ def warn_of_first_kl(kl: float, *, exact: bool) -> None:
         )
 
 
-def sample_rows(model: Any, *, rows: int = 4, tokens: int = 16) -> TokenBatch:
+def sample_rows(model: Model, *, rows: int = 4, tokens: int = 16) -> TokenBatch:
     """Return rows of any tokens, the same at each call, to compare models on.
 
     Args:
@@ -147,7 +219,7 @@ def sample_rows(model: Any, *, rows: int = 4, tokens: int = 16) -> TokenBatch:
 
 
 def _reader(
-    causal: Any, batch: TokenBatch, head: HeadUse
+    causal: Model, batch: TokenBatch, head: HeadUse
 ) -> Callable[[Int[Tensor, " position"]], Float[Tensor, "position vocab"]]:
     """Run the model over a batch; return what gives the raw logits that predict tokens at flat positions."""
     inputs, place = model_inputs(causal, batch)
@@ -166,7 +238,7 @@ def _reader(
 
 
 def _raw_logits(
-    causal: Any, hidden: Float[Tensor, "position hidden"]
+    causal: Model, hidden: Float[Tensor, "position hidden"]
 ) -> Float[Tensor, "position vocab"]:
     """Logits in float32, scaled and capped as the model's own forward does it, which runs on one token.
 

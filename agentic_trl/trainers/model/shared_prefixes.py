@@ -1,11 +1,11 @@
 """Whether a model can read rows with common prefixes as trees."""
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from agentic_trl.batching import cut_rows, pad_rows, unsampled_row
+from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.model.forward import causal_model, to_device, token_logprobs
 from agentic_trl.trainers.model.output_layer import HeadUse
 
@@ -15,7 +15,7 @@ TOLERANCE = 0.1
 """Largest difference in nats that rounding in bfloat16 explains."""
 
 
-def refuse_unshareable(model: Any, *, temperature: float) -> None:
+def refuse_unshareable(model: Model, *, temperature: float) -> None:
     """Refuse ``share_prefixes`` for a model that would compute something else.
 
     Args:

@@ -1,12 +1,14 @@
 """Ids of a tokenizer and of a model: those that both know, and those that only one does."""
 
-from typing import Any
+from transformers import PreTrainedTokenizerBase
+
+from agentic_trl.trainers.config.host import Model
 
 PROBE_IDS = 1000
 """Ids that checks draw from."""
 
 
-def probe_ids(model: Any, tokenizer: Any) -> list[int]:
+def probe_ids(model: Model, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return ids for a check of a model: of ordinary text, the end of a turn, and one that the tokenizer lacks.
 
     Args:
@@ -48,7 +50,7 @@ def probe_ids(model: Any, tokenizer: Any) -> list[int]:
     return ids
 
 
-def _require_text(tokenizer: Any, beyond: int) -> None:
+def _require_text(tokenizer: PreTrainedTokenizerBase, beyond: int) -> None:
     """Refuse a tokenizer that cannot decode an id that the model can sample.
 
     Raises:

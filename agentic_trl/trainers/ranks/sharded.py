@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -20,8 +21,10 @@ from torch.distributed.tensor import DTensor
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.models.utils import add_hooks, remove_hooks
 
+from agentic_trl.trainers.config.host import Host, Model
 
-def has_deepspeed(accelerator: Any) -> bool:
+
+def has_deepspeed(accelerator: Accelerator) -> bool:
     """Return whether DeepSpeed holds the model: it steps within a backward, and keeps the gradient to itself.
 
     Args:
@@ -30,7 +33,7 @@ def has_deepspeed(accelerator: Any) -> bool:
     return bool(accelerator.distributed_type == DistributedType.DEEPSPEED)
 
 
-def in_step(accelerator: Any) -> bool:
+def in_step(accelerator: Accelerator) -> bool:
     """Return whether a pass of an update is a step of all ranks together.
 
     Args:
@@ -43,13 +46,13 @@ def is_sharded(model: nn.Module) -> bool:
     """Return whether parts of a model's parameters are on other ranks, gathered or not.
 
     Args:
-        model: Any module.
+        model: Model module.
     """
     units = any(isinstance(one, FSDPModule) for one in model.modules())
     return units or any(hasattr(one, "ds_id") for one in model.parameters())
 
 
-def place(trainer: Any) -> None:
+def place(trainer: Host) -> None:
     """Put a policy that is not sharded yet, before training, on this rank's device.
 
     Args:
@@ -60,7 +63,7 @@ def place(trainer: Any) -> None:
         trainer.model.to(trainer.accelerator.device)
 
 
-def prepare_reference(reference: nn.Module, accelerator: Any) -> Any:
+def prepare_reference(reference: nn.Module, accelerator: Accelerator) -> Any:
     """Place a frozen model on the ranks, sharded if the policy is.
 
     Args:
@@ -75,7 +78,9 @@ def prepare_reference(reference: nn.Module, accelerator: Any) -> Any:
 
 
 @contextmanager
-def backward_pass(accelerator: Any, model: Any, *, last: bool) -> Iterator[dict[str, Any]]:
+def backward_pass(
+    accelerator: Accelerator, model: Model, *, last: bool
+) -> Iterator[dict[str, Any]]:
     """Surround the forward and backward of a micro-batch.
 
     Ranks that hold all parameters reduce their gradients in the last one, others in each. DeepSpeed takes its
@@ -122,7 +127,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _gathered_by_fsdp2(model: Any) -> Iterator[None]:
+def _gathered_by_fsdp2(model: Model) -> Iterator[None]:
     model._get_fsdp_state()._lazy_init()  # a first pass through a part would make that part the root
     shards = [one for one in model.modules() if isinstance(one, FSDPModule)]
     groups = [group for one in shards for group in one._get_fsdp_state()._fsdp_param_groups]
@@ -141,7 +146,7 @@ def _gathered_by_fsdp2(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _gathered_by_deepspeed(model: Any) -> Iterator[None]:
+def _gathered_by_deepspeed(model: Model) -> Iterator[None]:
     """The same for an engine, or for a model that was sharded when it was loaded and has no engine yet."""
     import deepspeed  # noqa: PLC0415 - an extra
 
@@ -177,7 +182,7 @@ def own_part(gradient: Tensor) -> Tensor:
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
-def passes_of_all(accelerator: Any, here: int) -> int:
+def passes_of_all(accelerator: Accelerator, here: int) -> int:
     """Return how many micro-batches a rank must run: the most of any rank, if all must run as many.
 
     Args:

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
 
+from accelerate import Accelerator
 from accelerate.utils import DistributedType, is_peft_model
 from packaging.version import Version
 from torch.distributed.fsdp import CPUOffloadPolicy
 
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.sharded import has_deepspeed, in_step
 
 TORCH = "2.13"
@@ -36,7 +37,7 @@ _NEEDS_WHOLE = {
 """Settings that were not made to work with sharded parameters, each with the value that does."""
 
 
-def set_up_ranks(trainer: Any) -> None:
+def set_up_ranks(trainer: Host) -> None:
     """Refuse what Accelerate was asked to spread over the ranks, if the trainer would do it wrong.
 
     Under FSDP2 in mixed precision, log-probabilities are kept in float32: Accelerate would round what the
@@ -75,7 +76,7 @@ def set_up_ranks(trainer: Any) -> None:
         plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, output_dtype=None)
 
 
-def _unshardable(trainer: Any) -> list[str]:
+def _unshardable(trainer: Host) -> list[str]:
     """Return what cannot run with sharded parameters, each with what to do."""
     args = trainer.args
     problems = [
@@ -93,7 +94,7 @@ def _unshardable(trainer: Any) -> list[str]:
     return problems + (_not_tried_with_deepspeed if deepspeed else _not_tried_with_fsdp2)(trainer)
 
 
-def _not_tried_with_fsdp2(trainer: Any) -> list[str]:
+def _not_tried_with_fsdp2(trainer: Host) -> list[str]:
     plugin, problems = trainer.accelerator.state.fsdp_plugin, []
     if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
         problems.append("fsdp_offload_params: set it to false")
@@ -102,7 +103,7 @@ def _not_tried_with_fsdp2(trainer: Any) -> list[str]:
     return problems
 
 
-def _not_tried_with_deepspeed(trainer: Any) -> list[str]:
+def _not_tried_with_deepspeed(trainer: Host) -> list[str]:
     config, problems = trainer.accelerator.state.deepspeed_plugin.deepspeed_config, []
     zero = config.get("zero_optimization", {})
     if zero.get("stage") not in STAGES:
@@ -117,7 +118,7 @@ def _not_tried_with_deepspeed(trainer: Any) -> list[str]:
     return problems
 
 
-def _name(accelerator: Any) -> str:
+def _name(accelerator: Accelerator) -> str:
     kind = accelerator.distributed_type
     number = accelerator.state.fsdp_plugin.fsdp_version if kind == DistributedType.FSDP else ""
     return f"{kind.value}{number}"

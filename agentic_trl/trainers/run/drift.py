@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.model.precision import LARGE_DRIFT, coarsest_precision
 from agentic_trl.trainers.run.signals import SignalWatch, read_clipped, rounded, watch_signals
 
 logger = logging.getLogger(__name__)
 
 
-def watch_update(trainer: Any, totals: Mapping[str, float]) -> None:
+def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
     """Watch what an optimizer step shows.
 
     Args:
@@ -24,13 +24,13 @@ def watch_update(trainer: Any, totals: Mapping[str, float]) -> None:
         _watch_drift(trainer, totals["drift"])
 
 
-def _is_first_of_rollout(trainer: Any) -> bool:
+def _is_first_of_rollout(trainer: Host) -> bool:
     """Whether the policy of the step is that of the rollout; its calls are counted by then."""
     calls = trainer.args.steps_per_generation * trainer.num_iterations
     return bool((trainer._step - trainer.args.gradient_accumulation_steps) % calls == 0)
 
 
-def _watch_drift(trainer: Any, drift: float) -> None:
+def _watch_drift(trainer: Host, drift: float) -> None:
     watch: SignalWatch = trainer.signals
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     precision = coarsest_precision(

@@ -17,6 +17,8 @@ from typing import Any
 
 from torch import nn
 
+from agentic_trl.trainers.config.host import Host
+
 WITHOUT_CONSEQUENCE = (
     *("output_dir", "run_name", "project", "report_to", "trackio_*", "disable_tqdm", "debug"),
     *(
@@ -47,7 +49,7 @@ LONG = 160
 """Characters of a text from which its end is a hash."""
 
 
-def fingerprint(trainer: Any) -> dict[str, str]:
+def fingerprint(trainer: Host) -> dict[str, str]:
     """Return what a run's rollouts depend on.
 
     Args:
@@ -59,6 +61,7 @@ def fingerprint(trainer: Any) -> dict[str, str]:
         described by their class alone.
     """
     args, rollouts = trainer.args, trainer.rollouts
+    assert rollouts is not None
     marks = {
         field.name: getattr(args, field.name)
         for field in dataclasses.fields(args)

@@ -8,7 +8,8 @@ from typing import Any
 
 from accelerate.utils import gather_object
 
-from agentic_trl.evaluation import EpisodeRecord, summarize
+from agentic_trl.evaluation import EpisodeRecord, summarize, summarize_tasks
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.drift import watch_update
 from agentic_trl.trainers.run.state import EpisodeSet
 from agentic_trl.types import StopReason, Trajectory
@@ -36,7 +37,7 @@ MOSTLY = 0.9
 """Share of answers cut by a limit from which a batch is reported."""
 
 
-def log_step(trainer: Any, sums: Mapping[str, Any], seconds: float) -> None:
+def log_step(trainer: Host, sums: Mapping[str, Any], seconds: float) -> None:
     """Log an optimizer step's sums over all ranks.
 
     Args:
@@ -64,7 +65,7 @@ def log_step(trainer: Any, sums: Mapping[str, Any], seconds: float) -> None:
         )
 
 
-def log_episodes(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
+def log_episodes(trainer: Host, trajectories: Sequence[Trajectory]) -> None:
     """Log the metrics of a generation batch over all ranks, and refuse or warn if it is useless.
 
     Args:
@@ -84,6 +85,26 @@ def log_episodes(trainer: Any, trajectories: Sequence[Trajectory]) -> None:
     log["num_tokens"] = [trainer._total_train_tokens]
     warn_of_useless_batch(records)
     trainer.threshold_watch.look(records, step=trainer.state.global_step)
+
+
+def evaluation_metrics(
+    trainer: Host, trajectories: Sequence[Trajectory], *, prefix: str
+) -> dict[str, float]:
+    """Return the metrics of held-out episodes over all ranks.
+
+    Args:
+        trainer: The trainer.
+        trajectories: The episodes of this rank.
+        prefix: Put before each name, with ``_``.
+
+    Raises:
+        RuntimeError: If more than ``max_failed_fraction`` of the environments failed.
+        ValueError: If no first prompt fits the context.
+    """
+    records = gather_object([EpisodeRecord.of(one) for one in trajectories])
+    refuse_broken_batch(records, max_failed_fraction=trainer.args.max_failed_fraction)
+    metrics = {**summarize_tasks(records), **summarize_faults(records)}
+    return {f"{prefix}_{name}": value for name, value in metrics.items()}
 
 
 def summarize_faults(records: Sequence[EpisodeRecord]) -> dict[str, float]:
@@ -195,7 +216,9 @@ def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
         )
 
 
-def log_texts(trainer: Any, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]) -> None:
+def log_texts(
+    trainer: Host, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]
+) -> None:
     """Hand the conversations to TRL's table of completions.
 
     Args:

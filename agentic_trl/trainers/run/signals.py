@@ -1,6 +1,6 @@
 """The watch on what a method lives on: shares for the log, and a warning that names the cause of a dead one.
 
-``methods.SIGNALS`` says which quantities a run needs; ``causes`` and ``critic_signals`` measure them.
+``methods.SIGNALS`` says which quantities a run needs; ``signal_causes`` measures them.
 """
 
 import logging
@@ -15,8 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentic_trl.batching import Row
+from agentic_trl.methods import SIGNALS
 from agentic_trl.ops.groups import ZERO_SPREAD
-from agentic_trl.trainers.config.methods import SIGNALS
+from agentic_trl.trainers.config.arguments import loss_arguments
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.types import TokenKind
 
 logger = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class SignalWatch:
     _step: int = field(init=False, default=0)
 
     @classmethod
-    def of(cls, trainer: Any) -> "SignalWatch":
+    def of(cls, trainer: Host) -> "SignalWatch":
         """Return the watch of a trainer.
 
         Args:
@@ -99,7 +101,7 @@ def needed_signals(args: Any, *, custom: bool) -> tuple[str, ...]:
     return tuple(names)
 
 
-def watch_signals(trainer: Any, readings: Mapping[str, Reading]) -> None:
+def watch_signals(trainer: Host, readings: Mapping[str, Reading]) -> None:
     """Log what was found, and warn of what is dead, once for signals that share a cause.
 
     Args:
@@ -152,7 +154,7 @@ def spread_over_ranks(values: Float[Tensor, " entry"]) -> Spread:
 
 
 def watch_energies(
-    trainer: Any, rows: Sequence[Row], energies: Sequence[Float[Tensor, " token"]]
+    trainer: Host, rows: Sequence[Row], energies: Sequence[Float[Tensor, " token"]]
 ) -> None:
     """Watch what ACTFOCUS lives on, if it weighs action tokens by it at all.
 
@@ -184,7 +186,7 @@ def read_energy(energies: Float[Tensor, " token"]) -> Reading:
     return Reading(share=found.share, cause=cause)
 
 
-def read_clipped(trainer: Any, share: float) -> Reading:
+def read_clipped(trainer: Host, share: float) -> Reading:
     """Return SORL's signal in an optimizer step.
 
     Args:
@@ -193,7 +195,8 @@ def read_clipped(trainer: Any, share: float) -> Reading:
     """
     args, watch = trainer.args, trainer.signals
     credit = [watch.shares[name] for name in watch.shares if name.endswith("advantage")]
-    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+    loss = loss_arguments(args)
+    low, high = 1 - loss["clip_low"], 1 + loss["clip_high"]
     if credit and not any(credit):
         cause = "all advantages are 0, so that there is nothing to clip"
     elif watch.updates == 1:
@@ -204,7 +207,7 @@ def read_clipped(trainer: Any, share: float) -> Reading:
         )
     else:
         cause = (
-            f"no ratio left the interval from {rounded(1 - args.epsilon)} to {rounded(1 + high)} on the side that its "
+            f"no ratio left the interval from {rounded(low)} to {rounded(high)} on the side that its "
             f"advantage pushes it to, and clip_normalization={args.clip_normalization!r} acts on clipped units alone. "
             "Lower epsilon (a turn's ratio moves far less than a token's), or make more updates a rollout"
         )

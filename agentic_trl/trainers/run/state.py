@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 from trl.trainer.utils import RepeatSampler
 
 from agentic_trl.batching import Row
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.fingerprint import differing
 
 logger = logging.getLogger(__name__)
@@ -38,11 +39,11 @@ class EpochSampler(RepeatSampler):
     A resumed run so sees the tasks of its epoch in the order of the uninterrupted run.
     """
 
-    trainer: Any = None
+    trainer: Host
     """Trainer whose epoch counts."""
 
     @classmethod
-    def of(cls, sampler: RepeatSampler, trainer: Any) -> "EpochSampler":
+    def of(cls, sampler: RepeatSampler, trainer: Host) -> "EpochSampler":
         """Return TRL's sampler with an order that depends on the epoch.
 
         Args:
@@ -72,7 +73,7 @@ def state_file(checkpoint: str | Path, rank: int) -> Path:
     return Path(checkpoint) / f"agentic_state_{rank}.pt"
 
 
-def save_state(trainer: Any, folder: Path) -> None:
+def save_state(trainer: Host, folder: Path) -> None:
     """Write a rank's place in the run: rollouts still to be used, and sums not logged yet.
 
     Args:
@@ -80,8 +81,8 @@ def save_state(trainer: Any, folder: Path) -> None:
         folder: Folder of the checkpoint.
     """
     accelerator = trainer.accelerator
-    unfinished = calls_done(trainer) % _calls_per_generation(trainer)
-    sets: Sequence[EpisodeSet] = trainer._buffered_inputs if unfinished else ()
+    unfinished = calls_done(trainer) % calls_per_generation(trainer)
+    sets: Sequence[EpisodeSet] = (trainer.buffered_sets or ()) if unfinished else ()
     state = {
         "world_size": accelerator.num_processes,
         "fingerprint": _marks(trainer),
@@ -99,7 +100,7 @@ def save_state(trainer: Any, folder: Path) -> None:
         torch.save(reference.state_dict(), folder / REFERENCE)
 
 
-def load_state(trainer: Any, checkpoint: str | Path) -> None:
+def load_state(trainer: Host, checkpoint: str | Path) -> None:
     """Read a rank's place in the run.
 
     The interrupted generation is played again, with a warning, if on any rank the file is missing, was written
@@ -124,34 +125,34 @@ def load_state(trainer: Any, checkpoint: str | Path) -> None:
     )
     if problem:
         logger.warning("%s: the episodes of the interrupted generation are played again.", problem)
-    trainer._buffered_inputs = None
+    trainer.buffered_sets = None
     again = any(gather_object([bool(problem)]))  # all ranks play, or none
     if state is not None:
         _restore(trainer, state)
         if not again:
-            trainer._buffered_inputs = [
+            trainer.buffered_sets = [
                 EpisodeSet(**{**one, "rows": [Row(**row) for row in one["rows"]]})
                 for one in state["buffer"]
             ] or None
 
 
-def _stale(trainer: Any, state: dict[str, Any]) -> str:
+def _stale(trainer: Host, state: dict[str, Any]) -> str:
     """Return why stored rollouts, or the lack of them, do not fit this run; nothing if they do."""
     differences = differing(state.get("fingerprint", {}), _marks(trainer))
-    interrupted = state["buffer"] or trainer._step % _calls_per_generation(trainer)
+    interrupted = state["buffer"] or trainer._step % calls_per_generation(trainer)
     if not differences or not interrupted:
         return ""
     return f"The checkpoint's rollouts were made with other settings ({'; '.join(differences)})"
 
 
-def _marks(trainer: Any) -> dict[str, str]:
+def _marks(trainer: Host) -> dict[str, str]:
     """Return what the rollouts depend on; PlanPO's weights depend on the length of the run, too."""
     scheduled = trainer.args.advantage == "planpo" and trainer.advantage_function is None
     total = {"total_steps": str(trainer.state.max_steps)} if scheduled else {}
-    return {**trainer._marks, **total}
+    return {**trainer.fingerprint, **total}
 
 
-def _restore(trainer: Any, state: dict[str, Any]) -> None:
+def _restore(trainer: Host, state: dict[str, Any]) -> None:
     """Take up sums and texts that are not logged yet."""
     trainer._total_train_tokens = state["tokens"]
     trainer._metrics["train"].update(state["metrics"])
@@ -167,7 +168,7 @@ def _restore(trainer: Any, state: dict[str, Any]) -> None:
         trainer.normalizer.ever_clipped = state["ever_clipped"]
 
 
-def calls_done(trainer: Any) -> int:
+def calls_done(trainer: Host) -> int:
     """Return the number of forward-backward calls in the optimizer steps that are done.
 
     Args:
@@ -176,9 +177,22 @@ def calls_done(trainer: Any) -> int:
     return int(trainer.state.global_step * trainer.args.gradient_accumulation_steps)
 
 
-def _calls_per_generation(trainer: Any) -> int:
-    """Forward-backward calls that one generation batch serves."""
+def calls_per_generation(trainer: Host) -> int:
+    """Return the number of forward-backward calls that one generation batch serves.
+
+    Args:
+        trainer: The trainer.
+    """
     return int(trainer.args.steps_per_generation * trainer.num_iterations)
+
+
+def generation_index(trainer: Host) -> int:
+    """Return the number of the current generation batch, from 0; it seeds everything that is drawn for it.
+
+    Args:
+        trainer: The trainer.
+    """
+    return trainer._step // calls_per_generation(trainer)
 
 
 def _fields(one: Any) -> dict[str, Any]:
@@ -186,7 +200,7 @@ def _fields(one: Any) -> dict[str, Any]:
     return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
 
 
-def _texts(trainer: Any) -> dict[str, Any]:
+def _texts(trainer: Host) -> dict[str, Any]:
     """TRL's table of completions, which is written anew at every log."""
     logs = trainer._logs
     return {

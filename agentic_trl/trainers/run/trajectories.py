@@ -13,12 +13,13 @@ from typing import Any
 
 from agentic_trl.batching import Row
 from agentic_trl.renamed import COLUMNS
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.state import EpisodeSet
 from agentic_trl.types import Trajectory, Turn
 
 
 def write_traces(
-    trainer: Any, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]
+    trainer: Host, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]
 ) -> None:
     """Write this rank's episodes of a generation, if it is one that is logged.
 

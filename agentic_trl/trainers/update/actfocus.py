@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import correlation, fmean, pvariance
-from typing import Any
 
 import torch
 from accelerate.utils import gather_object
@@ -14,11 +13,13 @@ from torch import Tensor
 from agentic_trl.algorithms.actfocus import token_weight
 from agentic_trl.batching import Row
 from agentic_trl.tables import is_left_out
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.ranks.collective import sum_over_ranks
 from agentic_trl.types import TokenKind, Trajectory
 
 
 def weigh_rows(
-    trainer: Any,
+    trainer: Host,
     trajectories: Sequence[Trajectory],
     rows: Sequence[Row],
     energies: Sequence[Float[Tensor, " _token"]],
@@ -42,14 +43,14 @@ def weigh_rows(
     energy = torch.cat([torch.zeros(0), *energies])
     kind = torch.cat([torch.zeros(0, dtype=torch.long), *(row.kind for row in rows)])
     found = energy[kind == TokenKind.ACTION].double()
-    count, total = _sum_over_ranks(trainer, len(found), found.sum().item())
+    count, total = sum_over_ranks(trainer.accelerator, len(found), found.sum().item())
     mean = total / max(count, 1)
-    (squares,) = _sum_over_ranks(trainer, (found - mean).square().sum().item())
+    (squares,) = sum_over_ranks(trainer.accelerator, (found - mean).square().sum().item())
     std = (squares / max(count, 1)) ** 0.5
     knobs = {"alpha": args.actfocus_alpha, "beta": args.actfocus_beta, "mean": mean, "std": std}
     weight = token_weight(energy, kind, **knobs)
     sampled = int((kind != TokenKind.NOT_SAMPLED).sum())
-    summed, tokens = _sum_over_ranks(trainer, weight.double().sum().item(), sampled)
+    summed, tokens = sum_over_ranks(trainer.accelerator, weight.double().sum().item(), sampled)
     average = summed / max(tokens, 1)
     log = trainer._metrics["train"]
     log["actfocus/action_share"].append(count / max(tokens, 1))
@@ -61,15 +62,8 @@ def weigh_rows(
     return [replace(row, token_weight=w) for row, w in zip(rows, weight.split(sizes), strict=True)]
 
 
-def _sum_over_ranks(trainer: Any, *numbers: float) -> list[float]:
-    accelerator = trainer.accelerator
-    vector = torch.tensor(numbers, dtype=torch.float64, device=accelerator.device)
-    sums: list[float] = accelerator.reduce(vector, reduction="sum").tolist()
-    return sums
-
-
 def _log_diagnosis(
-    trainer: Any,
+    trainer: Host,
     trajectories: Sequence[Trajectory],
     rows: Sequence[Row],
     energies: Sequence[Float[Tensor, " _token"]],

@@ -1,23 +1,67 @@
-"""Which function gives the credit of each ``advantage=`` name."""
+"""Credit that compares episodes: the advantage of each turn from the table of all ranks."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
 
+from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor
 
-from agentic_trl.algorithms.gigpo import gigpo_advantage
-from agentic_trl.algorithms.grpo import grpo_advantage
-from agentic_trl.algorithms.planpo import planpo_advantage
-from agentic_trl.types import TurnTable
+from agentic_trl.batching import Row
+from agentic_trl.methods import CREDITS
+from agentic_trl.ops.returns import spread_turns
+from agentic_trl.tables import concatenate_tables, turn_table
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.ranks.collective import own_slice
+from agentic_trl.trainers.run.signal_causes import read_credit
+from agentic_trl.trainers.run.signals import watch_signals
+from agentic_trl.types import Trajectory, TurnTable
 
 
-def _grpo_per_turn(table: TurnTable, **knobs: Any) -> Float[Tensor, " turn"]:
-    return grpo_advantage(table, **knobs)[table.trajectory]
+def group_credit(
+    trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence[Row]
+) -> list[Row]:
+    """Give the tokens of this rank's rows their advantages, from the statistics of all ranks.
+
+    Args:
+        trainer: The trainer.
+        trajectories: This rank's episodes.
+        rows: Their rows.
+    """
+    skip = trainer.args.mask_truncated_completions
+    table = turn_table(trajectories, skip_truncated=skip)
+    tables = gather_object([table])
+    everyone = concatenate_tables(tables)
+    advantage = turn_advantage(trainer, everyone)
+    custom = trainer.advantage_function is not None
+    watch_signals(trainer, read_credit(trainer.args, everyone, advantage, custom=custom))
+    local = advantage[own_slice(trainer.accelerator, [len(one.turn_index) for one in tables])]
+    return [replace(row, token_advantage=spread_turns(local, row.turn_of_token)) for row in rows]
 
 
-ADVANTAGES: Mapping[str, Callable[..., Float[Tensor, " turn"]]] = MappingProxyType(
-    {"grpo": _grpo_per_turn, "planpo": planpo_advantage, "gigpo": gigpo_advantage}
-)
-"""An advantage per turn from the table of all ranks and the method's knobs."""
+def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
+    """Return the advantage of each turn: the user's function, or the one that the knobs name.
+
+    Args:
+        trainer: The trainer.
+        table: Turns and trajectories of all ranks.
+
+    Raises:
+        ValueError: If the user's function gives no tensor with an entry per turn.
+    """
+    if trainer.advantage_function is None:
+        chosen = CREDITS[str(trainer.args.advantage)]
+        state = trainer.state
+        knobs = chosen.arguments(trainer.args, state.global_step, state.max_steps)
+        advantage: Tensor = chosen.function(table, **knobs)
+        return advantage
+    given = trainer.advantage_function(copy.deepcopy(table))
+    shape = tuple(table.turn_index.shape)
+    if isinstance(given, Tensor) and tuple(given.shape) == shape:
+        return given
+    got = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+    raise ValueError(
+        f"advantage_function returned {got}, expected a tensor with an advantage per turn, shape {shape}. "
+        "Index what belongs to trajectories by table.trajectory."
+    )

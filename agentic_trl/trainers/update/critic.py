@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from jaxtyping import Float
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.adapters import plain_start, same_flags
 from agentic_trl.trainers.model.dropout import disable_dropout
 from agentic_trl.trainers.model.frozen_copy import independent_copy
+from agentic_trl.trainers.model.given import strip
 from agentic_trl.trainers.model.value_model import ValueModel
 from agentic_trl.types import TokenBatch
 
@@ -111,7 +114,7 @@ def _write(module: nn.Module, path: Path) -> None:
 class SeparateCritic(Critic):
     """A model of its own."""
 
-    def __init__(self, model: nn.Module, accelerator: Any) -> None:
+    def __init__(self, model: nn.Module, accelerator: Accelerator) -> None:
         """Take a value model.
 
         Args:
@@ -125,7 +128,7 @@ class SeparateCritic(Critic):
         self._wrapped = accelerator.prepare_model(self.model)
 
     @classmethod
-    def from_policy(cls, policy: Any, accelerator: Any) -> "SeparateCritic":
+    def from_policy(cls, policy: Model, accelerator: Accelerator) -> "SeparateCritic":
         """Start from a copy of the policy's body.
 
         Args:
@@ -189,7 +192,7 @@ class AdapterCritic(Critic):
     ADAPTER = "critic"
     head: nn.Linear
 
-    def __init__(self, model: PeftModel, config: Any, trainer: Any) -> None:
+    def __init__(self, model: PeftModel, config: Any, trainer: Host) -> None:
         """Add the adapter and the head.
 
         Args:
@@ -201,7 +204,7 @@ class AdapterCritic(Critic):
         self._model = model
         with same_flags(model):
             model.add_adapter(self.ADAPTER, plain_start(config))
-        base: Any = model.get_base_model()
+        base: Model = model.get_base_model()
         hidden_size = base.config.get_text_config().hidden_size
         device = next(base.parameters()).device
         base.value_head = nn.Linear(hidden_size, 1, device=device)
@@ -259,7 +262,7 @@ class AdapterCritic(Critic):
             self._model.set_adapter(adapter)
 
 
-def _accept_values(base: Any) -> None:
+def _accept_values(base: Model) -> None:
     """Let the base model's forward return values when it is called with ``values=True``."""
     inner = base.forward
 
@@ -271,3 +274,27 @@ def _accept_values(base: Any) -> None:
         return {"values": base.value_head(hidden.to(base.value_head.weight.dtype))[..., 0]}
 
     base.forward = forward
+
+
+def make_critic(trainer: Host, critic: nn.Module | None) -> Critic:
+    """Return a trainer's critic: the given module, an adapter beside the policy's, or a copy of the policy's body.
+
+    Args:
+        trainer: The trainer.
+        critic: A module that maps ``input_ids`` and ``attention_mask`` to a value per position, if one is given.
+
+    Raises:
+        ValueError: If the policy has no adapter "default" beside which the critic's is put.
+    """
+    policy = trainer.model
+    if critic is not None:
+        strip(critic)
+        return SeparateCritic(critic, trainer.accelerator)
+    if not isinstance(policy, PeftModel):
+        return SeparateCritic.from_policy(policy, trainer.accelerator)
+    if "default" not in policy.peft_config:
+        raise ValueError(
+            f"The policy's adapters are {sorted(policy.peft_config)}, expected one called 'default', beside "
+            "which the critic's is put. Load it under that name (adapter_name='default'), or pass a `critic`."
+        )
+    return AdapterCritic(policy, policy.peft_config["default"], trainer)

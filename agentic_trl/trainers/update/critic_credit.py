@@ -1,179 +1,168 @@
-"""Credit from a critic: values on the rows, GAE over tokens or steps, returns for the critic."""
+"""Credit from a critic: its values on the rows, GAE over tokens or steps, returns that it learns, its loss."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import gather_object
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from agentic_trl.algorithms.sorl import turn_mean_advantage
-from agentic_trl.algorithms.steppo import step_gae, whiten
-from agentic_trl.batching import Row
-from agentic_trl.ops.returns import token_gae
+from agentic_trl.algorithms.steppo import value_loss, whiten
+from agentic_trl.batching import Row, cut_rows, unsampled_row
+from agentic_trl.methods import CREDITS
+from agentic_trl.sampled_tokens import SampledTokens
 from agentic_trl.tables import turn_table
-from agentic_trl.types import Trajectory
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.ranks.collective import own_slice
+from agentic_trl.trainers.run.signal_causes import read_critic
+from agentic_trl.trainers.run.signals import watch_signals
+from agentic_trl.trainers.update.loss import MicroBatch
+from agentic_trl.trainers.update.rows import batch_of
+from agentic_trl.types import StopReason, Trajectory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledTokens:
-    """The sampled tokens of all rows, flat, in order of trajectory and turn."""
+def critic_credit(
+    trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence[Row]
+) -> list[Row]:
+    """Give this rank's rows their advantages by GAE on the critic's values, and the critic its targets.
 
-    row: Int[Tensor, " token"]
-    """Row of each token."""
-    position: Int[Tensor, " token"]
-    """Its place in the row."""
-    turn: Int[Tensor, " token"]
-    """Its turn, an entry of the turn table."""
-    value: Float[Tensor, " token"]
-    """Critic's value before it."""
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], values: Sequence[Float[Tensor, " place"]]) -> "SampledTokens":
-        """Collect the sampled tokens of rows.
-
-        Args:
-            rows: Rows in order of trajectory and turn.
-            values: Values of each row, aligned to the token that they precede.
-        """
-        places = [(row.turn_of_token >= 0).nonzero()[:, 0] for row in rows]
-        index = [torch.full_like(place, number) for number, place in enumerate(places)]
-        turns = [row.turn_of_token[place] for row, place in zip(rows, places, strict=True)]
-        found = [value[place] for value, place in zip(values, places, strict=True)]
-        none = torch.zeros(0, dtype=torch.long)
-        return cls(
-            row=torch.cat([none, *index]),
-            position=torch.cat([none, *places]),
-            turn=torch.cat([none, *turns]),
-            value=torch.cat([torch.zeros(0), *found]),
-        )
-
-    @property
-    def first_of_turn(self) -> Tensor:
-        """Where a token is the first of its turn."""
-        first = torch.ones_like(self.turn, dtype=torch.bool)
-        first[1:] = self.turn[1:] != self.turn[:-1]
-        return first
-
-    @property
-    def last_of_turn(self) -> Tensor:
-        """Where a token is the last of its turn."""
-        last = torch.ones_like(self.turn, dtype=torch.bool)
-        last[:-1] = self.turn[1:] != self.turn[:-1]
-        return last
-
-    def laid_out(self, column: Shaped[Tensor, " token"], rows: Sequence[Row]) -> tuple[Tensor, ...]:
-        """Return a value of each token at its place in the rows, 0 where nothing was sampled.
-
-        Args:
-            column: A value for each token.
-            rows: The rows that the tokens were collected from.
-        """
-        lengths = [len(row) for row in rows]
-        start = torch.tensor([0, *lengths]).cumsum(0)
-        place = start[self.row] + self.position
-        flat = column.new_zeros(sum(lengths)).index_copy(0, place, column)
-        parts: tuple[Tensor, ...] = flat.split(lengths)
-        return parts
+    Args:
+        trainer: A trainer with a critic; its log gets what the values explain of the returns.
+        trajectories: All episodes of this rank, those that are left out included.
+        rows: Their rows, in order of trajectory and turn.
+    """
+    cut_short = trainer.args.bootstrap_truncated
+    with torch.no_grad():
+        values = row_values(trainer, rows)
+        bootstrap = final_values(trainer, trajectories) if cut_short else None
+    credited, metrics = credit_rows(trainer, trajectories, rows, values, bootstrap=bootstrap)
+    for name, value in metrics.items():
+        trainer._metrics["train"][name].append(value)
+    watch_signals(trainer, read_critic(trajectories, credited))
+    return credited
 
 
 def credit_rows(
-    args: Any,
+    trainer: Host,
     trajectories: Sequence[Trajectory],
     rows: Sequence[Row],
-    values: Sequence[Float[Tensor, " place"]],
+    values: Sequence[Float[Tensor, " _place"]],
     *,
     bootstrap: Float[Tensor, " trajectory"] | None,
 ) -> tuple[list[Row], dict[str, float]]:
-    """Give rows their advantages, and the critic its targets.
+    """Give rows their advantages, and the critic its targets, from values that are known.
 
     Args:
-        args: The configuration.
+        trainer: The trainer, for its knobs and its ranks.
         trajectories: All episodes of this rank, those that are left out included.
         rows: Their rows, in order of trajectory and turn.
         values: Critic's values of each row.
         bootstrap: Value of the state after each trajectory, 0 where it terminated; ``None`` is 0.
 
     Returns:
-        The rows, and ``explained_variance`` with the means of value and return for the log.
+        The rows, and ``critic/explained_variance`` with the means of value and return for the log.
     """
+    args = trainer.args
     tokens = SampledTokens.of(rows, values)
     table = turn_table(trajectories, skip_truncated=args.mask_truncated_completions)
-    trajectory = table.trajectory[tokens.turn]
-    if args.advantage == "step_gae":
-        first = tokens.first_of_turn
-        state_value = torch.zeros(len(table.turn_index)).index_copy(
-            0, tokens.turn[first], tokens.value[first]
-        )
-        advantage, returns = step_gae(
-            replace(table, value=state_value),
-            gamma=args.turn_gamma,
-            lam=args.turn_lambda,
-            bootstrap=bootstrap,
-        )
-        if args.whiten_advantages:
-            advantage = _whiten_over_ranks(advantage, table.counted[table.trajectory])
-        token_advantage, token_return = advantage[tokens.turn], returns[tokens.turn]
-        mask = first
-    else:
-        reward = torch.where(tokens.last_of_turn, table.reward[tokens.turn], torch.zeros(()))
-        if bootstrap is not None:
-            reward = _add_bootstrap(reward, bootstrap, trajectory, args.token_gamma)
-        token_advantage, token_return = token_gae(
-            reward, tokens.value, trajectory, gamma=args.token_gamma, lam=args.token_lambda
-        )
-        if args.whiten_advantages:
-            everyone = torch.ones_like(token_advantage, dtype=torch.bool)
-            token_advantage = _whiten_over_ranks(token_advantage, everyone)
-        mask = torch.ones_like(tokens.turn, dtype=torch.bool)
+    chosen = CREDITS[str(args.advantage)]
+    credit = chosen.function(tokens, table, bootstrap=bootstrap, **chosen.arguments(args, 0, 0))
+    advantage = credit.advantage
+    if args.whiten_advantages:
+        advantage = _whiten_over_ranks(trainer.accelerator, advantage, credit.counted)
+    advantage, returns = advantage[credit.unit], credit.returns[credit.unit]
     if args.turn_credit == "mean":
-        token_advantage = turn_mean_advantage(token_advantage[None], tokens.turn[None])[0]
-    flat = (token_advantage, tokens.value, token_return, mask.long())
+        advantage = turn_mean_advantage(advantage[None], tokens.turn[None])[0]
+    flat = (advantage, tokens.value, returns, credit.trained.long())
     credited = [
-        replace(
-            row, token_advantage=advantage, old_value=value, returns=returns, value_mask=trained
-        )
-        for row, advantage, value, returns, trained in zip(
+        replace(row, token_advantage=one, old_value=value, returns=learnt, value_mask=trained)
+        for row, one, value, learnt, trained in zip(
             rows, *(tokens.laid_out(column, rows) for column in flat), strict=True
         )
     ]
-    return credited, _value_metrics(tokens.value[mask], token_return[mask])
+    return credited, _value_metrics(tokens.value[credit.trained], returns[credit.trained])
 
 
-def _add_bootstrap(
-    reward: Float[Tensor, " token"],
-    bootstrap: Float[Tensor, " trajectory"],
-    trajectory: Int[Tensor, " token"],
-    gamma: float,
-) -> Float[Tensor, " token"]:
-    """Add the discounted value of the final state to the last token of each trajectory."""
-    end = torch.ones_like(trajectory, dtype=torch.bool)
-    end[:-1] = trajectory.diff() != 0
-    return torch.where(end, reward + gamma * bootstrap[trajectory], reward)
+def row_values(trainer: Host, rows: Sequence[Row]) -> list[Float[Tensor, " _token"]]:
+    """Return the critic's values of each row, in the order of ``rows``.
+
+    Args:
+        trainer: A trainer with a critic.
+        rows: Rows of this rank.
+    """
+    order = {id(row): index for index, row in enumerate(rows)}
+    found: dict[int, Tensor] = {}
+    for part in cut_rows(rows, trainer.args.max_tokens_per_microbatch):
+        with trainer.compute_loss_context_manager():
+            values = trainer.critic.values(batch_of(trainer, part)).cpu()
+        for row, value in zip(part, values, strict=True):
+            found[order[id(row)]] = value[: len(row)]
+    trainer.critic.policy_active()
+    return [found[index] for index in range(len(rows))]
+
+
+def final_values(trainer: Host, trajectories: Sequence[Trajectory]) -> Float[Tensor, " trajectory"]:
+    """Return the value of the state after each cut episode, 0 for the others.
+
+    Args:
+        trainer: A trainer with a critic.
+        trajectories: All episodes of this rank.
+    """
+    values = torch.zeros(len(trajectories))
+    for index, one in enumerate(trajectories):
+        if one.turns and not one.failed and one.stop is not StopReason.TERMINATED:
+            batch = batch_of(trainer, [_final_row(one)])
+            with trainer.compute_loss_context_manager():
+                values[index] = trainer.critic.last_values(batch)[0].cpu()
+    trainer.critic.policy_active()
+    return values
+
+
+def critic_loss(trainer: Host, micro: MicroBatch) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
+    """Return the critic's loss of a micro-batch, and its part of the log.
+
+    Args:
+        trainer: A trainer with a critic.
+        micro: The micro-batch; a rank without rows still takes part in the reduction, with a loss of 0.
+    """
+    batch = micro.batch
+    value = trainer.critic.values(batch)
+    if batch.value_mask is None or batch.old_value is None or batch.returns is None:
+        return 0.0 * value.sum(), {}
+    mask = batch.value_mask.bool()
+    loss = value_loss(
+        value[mask],
+        batch.old_value[mask],
+        batch.returns[mask],
+        clip=trainer.args.cliprange_value,
+        denominator=micro.value_denominator,
+    )
+    return loss, {"value_loss": loss.detach()}
+
+
+def _final_row(trajectory: Trajectory) -> Row:
+    """The last context of a trajectory with its last response and the observation after it, as a row."""
+    context: tuple[int, ...] = ()
+    for turn in trajectory.turns:
+        context = (context if turn.extends else ()) + turn.observation_ids + turn.response_ids
+    final = trajectory.final_observation_ids
+    ids = context + final if trajectory.final_extends else final
+    return unsampled_row(ids)
 
 
 def _whiten_over_ranks(
-    advantage: Float[Tensor, " entry"], valid: Tensor
-) -> Float[Tensor, " entry"]:
-    """Whiten with the statistics of all ranks."""
-    parts = gather_object([advantage[valid]])
+    accelerator: Accelerator, advantage: Float[Tensor, " unit"], counted: Bool[Tensor, " unit"]
+) -> Float[Tensor, " unit"]:
+    """Whiten with the statistics of all ranks; units that do not count get 0."""
+    parts = gather_object([advantage[counted]])
     together = torch.cat(parts)
     mine = torch.zeros_like(advantage)
-    if together.numel() == 0:
-        return mine
-    white = whiten(together)
-    counts = [len(part) for part in parts]
-    rank = _rank()
-    before = sum(counts[:rank])
-    mine[valid] = white[before : before + counts[rank]]
+    if together.numel() > 0:
+        mine[counted] = whiten(together)[own_slice(accelerator, [len(one) for one in parts])]
     return mine
-
-
-def _rank() -> int:
-    initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if initialised else 0
 
 
 def _value_metrics(

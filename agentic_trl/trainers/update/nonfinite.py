@@ -1,16 +1,16 @@
 """A gradient that is not finite never reaches the weights."""
 
 import logging
-from typing import Any
 
 import torch
 
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.sharded import has_deepspeed, own_part
 
 logger = logging.getLogger(__name__)
 
 
-def guard_gradients(trainer: Any) -> None:
+def guard_gradients(trainer: Host) -> None:
     """Stop the run, or skip the optimizer step, if a gradient is NaN or infinite.
 
     Called when the gradients of all ranks are reduced and before they are clipped. DeepSpeed has looked at them by then
@@ -41,7 +41,7 @@ def guard_gradients(trainer: Any) -> None:
         parameter.grad = None
 
 
-def _all_finite(trainer: Any) -> bool:
+def _all_finite(trainer: Host) -> bool:
     """Return whether the gradients are finite on all ranks."""
     gradients = [own_part(p.grad) for p in trainer.trained_parameters() if p.grad is not None]
     if not gradients:

@@ -6,11 +6,13 @@ up, and the policy's gradient is scaled once, before gradient-norm clipping. Not
 nothing is computed and the gradient is untouched.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -24,6 +26,8 @@ from agentic_trl.ops.ratio import Level, log_ratio
 from agentic_trl.trainers.config.arguments import loss_arguments
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.types import LossInputs
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +97,7 @@ class ClippingNormalizer:
         squares = torch.stack([parts[clipped].sum(), parts[~clipped & ~ignored].sum()])
         self._squares = squares if self._squares is None else self._squares + squares
 
-    def finish(self, accelerator: Any) -> dict[str, float]:
+    def finish(self, accelerator: Accelerator) -> dict[str, float]:
         """Scale the reduced gradient of the step and forget it.
 
         Args:
@@ -112,13 +116,13 @@ class ClippingNormalizer:
         self._bias, self._squares = [None] * len(self.parameters), None
         return {"bias_norm": bias_norm, "gradient_norm": gradient_norm, "scale": scale}
 
-    def _proxy_norms(self, accelerator: Any) -> tuple[float, float]:
+    def _proxy_norms(self, accelerator: Accelerator) -> tuple[float, float]:
         squares = torch.zeros(2) if self._squares is None else self._squares
         reduced = accelerator.reduce(squares.to(accelerator.device), reduction="sum")
         bias, gradient = reduced.sqrt().tolist()
         return bias, gradient
 
-    def _exact_norms(self, accelerator: Any) -> tuple[float, float]:
+    def _exact_norms(self, accelerator: Accelerator) -> tuple[float, float]:
         gradient_norm = _norm(_gradients(self.parameters))
         found = any(sums is not None for sums in self._bias)
         flag = torch.tensor(float(found), device=accelerator.device)
@@ -129,6 +133,15 @@ class ClippingNormalizer:
             for p, sums in zip(self.parameters, self._bias, strict=True)
         ]
         return _norm(reduced), gradient_norm
+
+    def warn_if_idle(self) -> None:
+        """Say at the end of a run that nothing was ever clipped."""
+        if not self.ever_clipped:
+            logger.warning(
+                "clip_normalization=%r never acted: no token was clipped in the whole run. Make several updates a "
+                "rollout (num_iterations), or lower epsilon: a turn's ratio moves far less than a token's.",
+                self.mode,
+            )
 
 
 def _gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trl.trainer.utils import get_callable_name, is_async_callable
 
 from agentic_trl.rollout.text.plain_text import PlainText
+from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.user_code.reward_logs import log_reward_functions
 from agentic_trl.types import Trajectory
 from agentic_trl.user_values import read_reward
@@ -61,7 +62,7 @@ def read_weights(weights: Sequence[Any]) -> list[float]:
 
 
 def add_reward_functions(
-    trainer: Any,
+    trainer: Host,
     inputs: Sequence[Mapping[str, Any]],
     trajectories: Sequence[Trajectory],
     *,
@@ -89,6 +90,7 @@ def add_reward_functions(
     if len(trainer.reward_funcs) == 1:
         return list(trajectories)
     pairs: list[tuple[Any, Any]] = [_split(one) for one in trajectories]
+    assert trainer.rollouts is not None
     if isinstance(trainer.rollouts.chat, PlainText):
         pairs = [(_join(prompt), _join(answer)) for prompt, answer in pairs]
     prompts, completions = zip(*pairs, strict=True)
@@ -111,7 +113,7 @@ def add_reward_functions(
 
 
 def score_evaluation(
-    trainer: Any, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]
+    trainer: Host, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]
 ) -> list[Trajectory]:
     """Do the same for held-out episodes, of which ranks may hold different numbers.
 
@@ -155,7 +157,7 @@ _WEIGHTED = "The sum of the reward functions, each times its entry of reward_wei
 
 
 def _added(
-    trainer: Any, per_function: Float[Tensor, "trajectory function"], mode: str
+    trainer: Host, per_function: Float[Tensor, "trajectory function"], mode: str
 ) -> Float[Tensor, " trajectory"]:
     """Log the means, and return the weighted sums without the environment's; NaN where no function applies."""
     functions = zip(trainer.reward_funcs, trainer.reward_func_names, per_function.T, strict=True)
@@ -170,7 +172,7 @@ def _added(
 
 
 def _warn_of_no_reward(
-    trainer: Any, trajectories: Sequence[Trajectory], added: Sequence[float]
+    trainer: Host, trajectories: Sequence[Trajectory], added: Sequence[float]
 ) -> None:
     """Say once that nothing scored some episodes."""
     unscored = [

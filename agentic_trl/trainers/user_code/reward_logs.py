@@ -8,9 +8,11 @@ from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor
 
+from agentic_trl.trainers.config.host import Host
+
 
 def log_reward_functions(
-    trainer: Any, rewards: Float[Tensor, "episode function"], *, asked: int, mode: str
+    trainer: Host, rewards: Float[Tensor, "episode function"], *, asked: int, mode: str
 ) -> None:
     """Log what the reward functions gave and reported, and forget it, as TRL does after a rollout.
 
@@ -33,7 +35,7 @@ def log_reward_functions(
     _log_metrics(trainer, mode)
 
 
-def _log_columns(trainer: Any, *, kept: int, asked: int) -> None:
+def _log_columns(trainer: Host, *, kept: int, asked: int) -> None:
     pending, columns = trainer._pending_extra_logs, trainer._logs["extra"]
     names = [*pending, *columns] if trainer.args.log_completions else []
     # Sorted: ranks must gather the columns in one order.
@@ -60,7 +62,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
-def _log_metrics(trainer: Any, mode: str) -> None:
+def _log_metrics(trainer: Host, mode: str) -> None:
     pending, device = trainer._pending_metrics, trainer.accelerator.device
     for name in sorted(set(gather_object(list(pending)))):
         values = [float(value) for value in pending.get(name, [])]

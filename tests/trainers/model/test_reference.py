@@ -16,9 +16,14 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, tiny_policy
-from agentic_trl.trainers import grpo
+from agentic_trl.trainers.model import reference
 from agentic_trl.trainers.model.adapters import keep_start, plain_start
-from agentic_trl.trainers.model.reference import reference_gap, reference_scores, sample_rows
+from agentic_trl.trainers.model.reference import (
+    reference_gap,
+    reference_of,
+    reference_scores,
+    sample_rows,
+)
 from agentic_trl.trainers.update import rows
 from tests.tiny import make_args, make_model, make_trainer, scripted, scripted_trajectories
 from tests.tolerances import assert_rounding
@@ -99,17 +104,17 @@ def test_an_adapter_whose_making_changes_the_base_starts_at_the_reference(tmp_pa
     rows, start = sample_rows(trainer.model), make_model()
 
     def now():
-        with torch.no_grad(), trainer._reference() as reference:
+        with torch.no_grad(), reference_of(trainer) as reference:
             return reference_scores(reference, rows, temperature=1.0).logprob
 
     with torch.no_grad():
         expected = reference_scores(start, rows, temperature=1.0).logprob
     assert_rounding(now(), expected, terms=32**2)  # the base was taken apart and put together again
     before = now()
-    assert reference_gap(trainer.model, trainer._reference(), rows, temperature=1.0) == 0
+    assert reference_gap(trainer.model, reference_of(trainer), rows, temperature=1.0) == 0
     trainer.train()
     assert torch.equal(now(), before)
-    assert reference_gap(trainer.model, trainer._reference(), rows, temperature=1.0) > 1e-4
+    assert reference_gap(trainer.model, reference_of(trainer), rows, temperature=1.0) > 1e-4
     kl = logged(trainer, "kl")
     assert kl[0] == pytest.approx(0, abs=1e-6)  # of the size of a squared difference, 1e-10
     assert kl[1] > 1e-5
@@ -285,7 +290,7 @@ def test_the_gap_by_hand():
 
 def test_the_first_kl_of_a_trainer_is_looked_at_once(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(grpo, "warn_of_first_kl", lambda kl, exact: seen.append(kl))
+    monkeypatch.setattr(reference, "warn_of_first_kl", lambda kl, exact: seen.append(kl))
     trainer = make_trainer(tmp_path, beta=0.1, max_steps=2, learning_rate=0.05)
     trainer.train()
     trainer.train()  # its policy has moved since, and is no cause for a word

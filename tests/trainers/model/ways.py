@@ -126,8 +126,8 @@ def build(folder, model, *, method, peft_config=None, **changes):
     cls = AgenticPPOTrainer if critic else AgenticGRPOTrainer
 
     class Kept(cls):
-        def _play(self, starts, **more):
-            self.played = super()._play(starts, **more)
+        def play(self, starts, **more):
+            self.played = super().play(starts, **more)
             return self.played
 
     gradients = Gradients()

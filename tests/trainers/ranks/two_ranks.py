@@ -23,6 +23,7 @@ from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.model.forward import token_logprobs
 from agentic_trl.trainers.ranks.sharded import gathered
 from agentic_trl.trainers.run import checkpoints
+from agentic_trl.trainers.update.rows import with_old_logprobs
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
 from tests.trainers.ranks.cases import (
     LORA_CASES,
@@ -137,10 +138,10 @@ def play_case(folder, **changes):
     evaluated = []
 
     class Kept(AgenticGRPOTrainer):
-        def _play(self, starts, **more):
+        def play(self, starts, **more):
             if not self.model.training:
                 evaluated.extend((start.task["seed"], start.member) for start in starts)
-            return super()._play(starts, **more)
+            return super().play(starts, **more)
 
     trainer = Kept(
         make_model(),
@@ -265,11 +266,11 @@ def half_case(folder, **changes):
     found = []
 
     class Kept(AgenticGRPOTrainer):
-        def _policy_loss(self, model, micro):
+        def policy_loss(self, model, micro):
             found.append(
                 token_logprobs(model, micro.batch, temperature=self.temperature)[0].detach()
             )
-            return super()._policy_loss(model, micro)
+            return super().policy_loss(model, micro)
 
     trainer = make_trainer(folder, cls=Kept, bf16=True, **changes)
     trainer.train()
@@ -290,7 +291,8 @@ def run_and_resume(folder, make=make_trainer, **changes):
     part = make(folder, **knobs)
     part.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
     rows = [unsampled_row(range(3, 5 + 4 * n)) for n in range(1 + 2 * distributed.get_rank())]
-    part._attach("old_logprob", part.model, rows)  # a pass more of one rank would wait for ever
+    part.args.use_vllm = True  # whose log-probabilities are scored again
+    with_old_logprobs(part, rows)  # a pass more of one rank would wait for ever
     return first, part
 
 

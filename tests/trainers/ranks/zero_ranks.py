@@ -145,8 +145,8 @@ def nan_case(folder, how, **more):
     """Three steps of which the second has no finite loss on one rank."""
 
     class Bad(AgenticGRPOTrainer):
-        def _policy_loss(self, model, micro):
-            output = super()._policy_loss(model, micro)
+        def policy_loss(self, model, micro):
+            output = super().policy_loss(model, micro)
             bad = self.state.global_step == 1 and self.accelerator.process_index == 1
             return replace(output, loss=output.loss * float("nan")) if bad else output
 

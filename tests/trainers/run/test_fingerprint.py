@@ -31,16 +31,16 @@ pytestmark = pytest.mark.trainer
 class Traced(AgenticGRPOTrainer):
     """Notes each generation, and the denominators and trained tokens of each optimizer step."""
 
-    def _new_sets(self, trajectories):
+    def prepare_sets(self, trajectories):
         self.__dict__.setdefault("played", []).append(self.state.global_step)
-        return super()._new_sets(trajectories)
+        return super().prepare_sets(trajectories)
 
-    def _policy_loss(self, model, micro):
+    def policy_loss(self, model, micro):
         steps = self.__dict__.setdefault("steps", {})
         denominators, tokens = steps.setdefault(self.state.global_step, (set(), []))
         denominators.add(micro.denominator)
         tokens.append(int((micro.batch.turn_of_token >= 0).sum()))
-        return super()._policy_loss(model, micro)
+        return super().policy_loss(model, micro)
 
 
 KNOBS = {

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
-from agentic_trl.trainers.config.methods import SIGNALS
+from agentic_trl.methods import SIGNALS
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.run.metrics import LOGGED_AS, summarize_faults
 from agentic_trl.types import Fault, StopReason

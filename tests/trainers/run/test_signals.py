@@ -15,8 +15,8 @@ import torch
 
 from agentic_trl.batching import unsampled_row
 from agentic_trl.environments.base import TextEnv
+from agentic_trl.methods import DEFAULTS, METHODS, SIGNALS
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
-from agentic_trl.trainers.config.methods import DEFAULTS, METHODS, SIGNALS
 from agentic_trl.trainers.model.precision import LARGE_DRIFT, coarsest_precision
 from agentic_trl.trainers.run.signal_causes import read_credit, read_critic
 from agentic_trl.trainers.run.signals import (
@@ -67,7 +67,7 @@ def group(number, scores, *, turns=1, valid=True):
 def test_every_kind_of_credit_weighting_and_normalization_names_what_it_lives_on():
     used = {
         (knob, {**DEFAULTS, **chosen}[knob])
-        for chosen in METHODS.values()
+        for chosen in (one.settings for one in METHODS.values())
         for knob in ("advantage", "token_weighting", "clip_normalization")
     }
     named = {(signal.knob, value) for signal in SIGNALS.values() for value in signal.values}

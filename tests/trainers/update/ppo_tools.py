@@ -37,16 +37,16 @@ class ScriptedPPO(AgenticPPOTrainer):
     trajectories = None
     batches = ()
 
-    def _play(self, starts, **more):
+    def play(self, starts, **more):
         if self.trajectories is None:
-            return super()._play(starts, **more)
+            return super().play(starts, **more)
         self.batches = []
         first = starts[0].group * self.num_generations + starts[0].member
         return self.trajectories[first : first + len(starts)]
 
-    def _value_loss(self, micro):
-        self.batches = [*self.batches, micro]
-        return super()._value_loss(micro)
+    def backward(self, model, micros):
+        self.batches = [*self.batches, *micros]
+        return super().backward(model, micros)
 
 
 class CriticGradients(TrainerCallback):

@@ -8,7 +8,6 @@ left-out steps; rows of left-out episodes.
 import dataclasses
 import random
 from collections import defaultdict
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -22,9 +21,9 @@ from agentic_trl.trainers.config.arguments import row_arguments
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig
 from agentic_trl.trainers.run.signals import SignalWatch
+from agentic_trl.trainers.update import credit
 from agentic_trl.trainers.update.actfocus import weigh_rows
 from agentic_trl.trainers.update.critic_credit import credit_rows
-from agentic_trl.trainers.update.rows import GenerationSteps
 from agentic_trl.types import StopReason
 from tests.tiny import scripted_trajectory
 
@@ -72,7 +71,7 @@ def episode(seed, index, fate):
 
 
 def stub(args):
-    trainer = SimpleNamespace(
+    return SimpleNamespace(
         args=args,
         advantage_function=None,
         state=SimpleNamespace(global_step=1, max_steps=4),
@@ -85,8 +84,6 @@ def stub(args):
         _metrics={"train": defaultdict(list)},
         signals=SignalWatch(),
     )
-    trainer._advantage = partial(GenerationSteps._advantage, trainer)
-    return trainer
 
 
 def numbers(row):
@@ -97,7 +94,7 @@ def numbers(row):
 def group_credit(args, batch):
     rows = build_rows(batch, **row_arguments(args))
     trainer = stub(args)
-    rows = GenerationSteps._assign_credit(trainer, batch, rows)
+    rows = credit.group_credit(trainer, batch, rows)
     if args.token_weighting == "actfocus":
         rows = weigh_rows(trainer, batch, rows, [numbers(row) for row in rows])
     return rows
@@ -108,7 +105,7 @@ def critic_credit(args, batch):
     bootstrap = torch.tensor([one.score / 3 for one in batch])  # differs with what is left out
     values = [numbers(row) for row in rows]
     credited, _ = credit_rows(
-        args, batch, rows, values, bootstrap=bootstrap if args.bootstrap_truncated else None
+        stub(args), batch, rows, values, bootstrap=bootstrap if args.bootstrap_truncated else None
     )
     return credited
 
@@ -169,7 +166,7 @@ def test_whitening_is_that_of_the_kept_steps_alone():
         batch.append(dataclasses.replace(one, turns=turns, score=reward))
     rows = build_rows(batch, **row_arguments(args))
     credited, _ = credit_rows(
-        args, batch, rows, [torch.zeros(len(row)) for row in rows], bootstrap=None
+        stub(args), batch, rows, [torch.zeros(len(row)) for row in rows], bootstrap=None
     )
     found = [row.token_advantage[row.turn_of_token >= 0][0].item() for row in credited]
     assert found == pytest.approx([-(2**-0.5), 2**-0.5], rel=1e-6)

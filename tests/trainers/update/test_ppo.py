@@ -334,7 +334,7 @@ def test_what_stands_at_positions_that_were_not_sampled_does_not_matter(tmp_path
     clean = make_ppo(tmp_path, trajectories, **knobs)
     clean.train()
     planted = make_ppo(tmp_path, trajectories, **knobs)
-    backward = planted._backward
+    backward = planted.backward
 
     def plant(model, micros):
         dirty = []
@@ -349,7 +349,7 @@ def test_what_stands_at_positions_that_were_not_sampled_does_not_matter(tmp_path
             dirty.append(replace(micro, batch=replace(batch, **columns)))
         return backward(model, dirty)
 
-    planted._backward = plant
+    planted.backward = plant
     planted.train()
     assert largest_difference(clean.gradients.steps[0], planted.gradients.steps[0]) == 0
     for one, two in zip(clean.critic_gradients[0], planted.critic_gradients[0], strict=True):

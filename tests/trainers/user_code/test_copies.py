@@ -18,6 +18,8 @@ from agentic_trl.environments.base import TextEnv
 from agentic_trl.environments.registry import resolve_environment
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.update import credit
+from agentic_trl.trainers.update.credit import turn_advantage
 from tests.rollout.scripted import GO, Script, run, run_one, start, step
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer
 
@@ -158,9 +160,9 @@ def test_reward_functions_cannot_spoil_tasks_messages_or_each_other(tmp_path):
             return [0.0] * 8
 
     class Kept(AgenticGRPOTrainer):
-        def _new_sets(self, trajectories):
+        def prepare_sets(self, trajectories):
             kept.extend(trajectories)
-            return super()._new_sets(trajectories)
+            return super().prepare_sets(trajectories)
 
     rows = [{"seed": i, "goal": {"items": ["a", str(i)]}} for i in range(4)]
     trainer = Kept(
@@ -181,7 +183,7 @@ def test_reward_functions_cannot_spoil_tasks_messages_or_each_other(tmp_path):
     assert "spoilt" not in str([one.messages for one in kept])
 
 
-def test_an_advantage_function_cannot_change_the_table(tmp_path):
+def test_an_advantage_function_cannot_change_the_table(tmp_path, monkeypatch):
     tables = []
 
     def zero(table):
@@ -191,14 +193,14 @@ def test_an_advantage_function_cannot_change_the_table(tmp_path):
         table.success.logical_not_()
         return advantage
 
-    class Kept(AgenticGRPOTrainer):
-        def _advantage(self, table):
-            before = copy.deepcopy(table)
-            advantage = super()._advantage(table)
-            tables.append((before, table))
-            return advantage
+    def kept(trainer, table):
+        before = copy.deepcopy(table)
+        advantage = turn_advantage(trainer, table)
+        tables.append((before, table))
+        return advantage
 
-    trainer = Kept(
+    monkeypatch.setattr(credit, "turn_advantage", kept)
+    trainer = AgenticGRPOTrainer(
         make_model(),
         make_args(tmp_path),
         environment=Countdown,

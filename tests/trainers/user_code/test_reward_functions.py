@@ -42,8 +42,8 @@ def trainer(tmp_path_factory):
     kept = []
 
     class Kept(AgenticGRPOTrainer):
-        def _new_sets(self, trajectories):
-            sets = super()._new_sets(trajectories)
+        def prepare_sets(self, trajectories):
+            sets = super().prepare_sets(trajectories)
             kept.append((trajectories, sets))
             return sets
 

@@ -1,0 +1,259 @@
+"""What ``method=`` stands for: one record for each paper, with its credit, its knobs and the signals that it lives on.
+
+A new method is a file in ``algorithms``, the fields that it adds to a configuration, and a record in ``METHODS``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from agentic_trl.algorithms.gigpo import gigpo_advantage
+from agentic_trl.algorithms.grpo import grpo_advantage
+from agentic_trl.algorithms.planpo import alpha_at, planpo_advantage
+from agentic_trl.sampled_tokens import step_credit, token_credit
+from agentic_trl.types import TurnTable
+
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "advantage": "grpo",
+        "scale_rewards": "group",
+        "importance_sampling_level": "token",
+        "epsilon": 0.2,
+        "epsilon_high": None,
+        "loss_aggregation": "token",
+        "turn_gamma": 1.0,
+        "token_weighting": "uniform",
+        "clip_normalization": "none",
+        "turn_credit": "token",
+    }
+)
+"""Values of the knobs that neither the method nor the user sets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """How the advantages of a method are computed."""
+
+    name: str
+    """Its value of ``advantage=``."""
+    function: Callable[..., Any]
+    """Takes the ``TurnTable`` of all ranks and gives an advantage per turn. With a critic it takes this rank's
+    ``SampledTokens``, their table and ``bootstrap``, and gives a ``CriticCredit``."""
+    arguments: Callable[[Any, int, int], dict[str, Any]]
+    """Further keyword arguments, from a resolved configuration, the optimizer steps done and those of the run."""
+    knobs: tuple[str, ...] = ()
+    """Fields of the configuration that it reads; they are refused where no chosen credit reads them."""
+    critic: bool = False
+    """Whether it needs a critic."""
+    signals: tuple[str, ...] = ()
+    """Names of ``SIGNALS`` that it lives on besides those of its kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """A paper."""
+
+    credit: Credit
+    """How its advantages are computed."""
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    """Other knobs that it sets."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Values of all knobs that it sets; a knob given explicitly wins."""
+        return {"advantage": self.credit.name, **self.knobs}
+
+
+def _scale(args: Any) -> dict[str, Any]:
+    return {"scale": "std" if args.scale_rewards == "group" else "none"}
+
+
+def _grpo_per_turn(table: TurnTable, **knobs: Any) -> Float[Tensor, " turn"]:
+    return grpo_advantage(table, **knobs)[table.trajectory]
+
+
+def _planpo_arguments(args: Any, step: int, total_steps: int) -> dict[str, Any]:
+    ends = {"start": args.planpo_alpha_start, "end": args.planpo_alpha_end}
+    alpha = alpha_at(step, total_steps, **ends)
+    return {"alpha": alpha, "response_group": args.planpo_response_group, **_scale(args)}
+
+
+def _gigpo_arguments(args: Any, step: int, total_steps: int) -> dict[str, Any]:
+    return {"gamma": args.turn_gamma, "turn_weight": args.gigpo_turn_weight, **_scale(args)}
+
+
+GRPO = Credit(
+    name="grpo", function=_grpo_per_turn, arguments=lambda args, step, total: _scale(args)
+)
+PLANPO = Credit(
+    name="planpo",
+    function=planpo_advantage,
+    arguments=_planpo_arguments,
+    knobs=("planpo_alpha_start", "planpo_alpha_end", "planpo_response_group"),
+    signals=("response_advantage",),
+)
+GIGPO = Credit(
+    name="gigpo",
+    function=gigpo_advantage,
+    arguments=_gigpo_arguments,
+    knobs=("gigpo_turn_weight", "turn_gamma"),
+    signals=("state_advantage",),
+)
+TOKEN_GAE = Credit(
+    name="token_gae",
+    function=token_credit,
+    arguments=lambda args, step, total: {"gamma": args.token_gamma, "lam": args.token_lambda},
+    knobs=("token_gamma", "token_lambda", "turn_credit"),
+    critic=True,
+)
+STEP_GAE = Credit(
+    name="step_gae",
+    function=step_credit,
+    arguments=lambda args, step, total: {"gamma": args.turn_gamma, "lam": args.turn_lambda},
+    knobs=("turn_gamma", "turn_lambda"),
+    critic=True,
+)
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "grpo": Method(credit=GRPO),
+        "dr-grpo": Method(credit=GRPO, knobs={"scale_rewards": "none"}),
+        "gspo": Method(
+            credit=GRPO,
+            knobs={
+                "importance_sampling_level": "sequence",
+                "epsilon": 3e-4,
+                "epsilon_high": 4e-4,
+                "loss_aggregation": "trajectory",
+            },
+        ),
+        "gigpo": Method(credit=GIGPO, knobs={"turn_gamma": 0.95}),
+        "planpo": Method(credit=PLANPO, knobs={"loss_aggregation": "turn"}),
+        "so-grpo": Method(credit=GRPO, knobs={"clip_normalization": "relative"}),
+        "actfocus-grpo": Method(credit=GRPO, knobs={"token_weighting": "actfocus"}),
+        "ppo": Method(credit=TOKEN_GAE),
+        "so-ppo": Method(
+            credit=TOKEN_GAE,
+            knobs={
+                "turn_credit": "mean",
+                "importance_sampling_level": "turn",
+                # Of a geometric mean over a turn: 0.2, the clip of a token's ratio, is never left.
+                "epsilon": 0.01,
+                "epsilon_high": 0.01,
+                "clip_normalization": "relative",
+            },
+        ),
+        "steppo": Method(
+            credit=STEP_GAE,
+            knobs={
+                "importance_sampling_level": "turn",
+                "epsilon": 3e-4,
+                "epsilon_high": 4e-4,
+                "loss_aggregation": "turn",
+            },
+        ),
+        "actfocus-ppo": Method(credit=TOKEN_GAE, knobs={"token_weighting": "actfocus"}),
+    }
+)
+"""A record for each method. Sources: see ``PAPERS.md``."""
+
+CREDITS: Mapping[str, Credit] = MappingProxyType(
+    {one.credit.name: one.credit for one in METHODS.values()}
+)
+"""The credits of all methods, by their value of ``advantage=``."""
+
+
+def methods_of(*, critic: bool) -> tuple[str, ...]:
+    """Return the methods of the trainers with or without a critic.
+
+    Args:
+        critic: Whether the trainer has one.
+    """
+    return tuple(name for name, one in METHODS.items() if one.credit.critic == critic)
+
+
+def credits_of(*, critic: bool) -> tuple[str, ...]:
+    """Return the values of ``advantage=`` of the trainers with or without a critic.
+
+    Args:
+        critic: Whether the trainer has one.
+    """
+    return tuple(name for name, one in CREDITS.items() if one.critic == critic)
+
+
+def readers() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return the knobs that only some values of another knob read: that knob, and those values."""
+    found: dict[str, tuple[str, tuple[str, ...]]]
+    found = dict.fromkeys(ACTFOCUS_KNOBS, ("token_weighting", ("actfocus",)))
+    found["sorl_norm"] = ("clip_normalization", NORMALIZATIONS)
+    for name in dict.fromkeys(knob for one in CREDITS.values() for knob in one.knobs):
+        of = tuple(credit for credit, one in CREDITS.items() if name in one.knobs)
+        found[name] = ("advantage", of)
+    return found
+
+
+ACTFOCUS_KNOBS = ("actfocus_alpha", "actfocus_beta", "actfocus_renormalize")
+"""Fields of the configuration that ``token_weighting="actfocus"`` reads."""
+
+NORMALIZATIONS = ("relative", "floor", "paper")
+"""Values of ``clip_normalization`` that scale the gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """A quantity that must differ from place to place for a method to act."""
+
+    of: str
+    """What its share in the log is a share of."""
+    knob: str = "advantage"
+    """Knob that says whether the method lives on it."""
+    values: tuple[str, ...]
+    """Values of the knob that do."""
+    weights: tuple[str, ...] = ()
+    """Knobs that weigh it: with all of them 0 nothing reads it."""
+    patience: Callable[[int], int] = lambda updates: 1
+    """Optimizer steps in a row without it after which it is missed, from those that a rollout serves."""
+
+
+def _living_on(signal: str) -> tuple[str, ...]:
+    return tuple(name for name, one in CREDITS.items() if signal in one.signals)
+
+
+SIGNALS: Mapping[str, Signal] = MappingProxyType(
+    {
+        "group_advantage": Signal(of="groups", values=credits_of(critic=False)),
+        "response_advantage": Signal(
+            of="groups",
+            values=_living_on("response_advantage"),
+            weights=("planpo_alpha_start", "planpo_alpha_end"),
+        ),
+        "state_advantage": Signal(
+            of="groups", values=_living_on("state_advantage"), weights=("gigpo_turn_weight",)
+        ),
+        "advantage": Signal(of="sampled tokens", values=credits_of(critic=True)),
+        "value": Signal(
+            of="the critic's positions",
+            values=credits_of(critic=True),
+            # A critic's head starts at 0, and the first step of a warm-up has the learning rate 0.
+            patience=lambda updates: 2 * updates + 1,
+        ),
+        "energy": Signal(
+            of="action tokens",
+            knob="token_weighting",
+            values=("actfocus",),
+            weights=("actfocus_beta",),
+        ),
+        "clipped": Signal(
+            of="units of the loss",
+            knob="clip_normalization",
+            values=NORMALIZATIONS,
+            # In a rollout's first update all ratios are 1; so many steps hold all updates of a rollout.
+            patience=lambda updates: 2 * updates - 1,
+        ),
+    }
+)
+"""What each method needs to act. A user's own ``advantage_function`` needs ``advantage`` alone, of turns."""

@@ -1,0 +1,166 @@
+"""The sampled tokens of rows, flat, and the credit that a critic's values give them: over tokens or over steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from agentic_trl.algorithms.steppo import step_gae
+from agentic_trl.batching import Row
+from agentic_trl.ops.returns import token_gae
+from agentic_trl.types import TurnTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """The sampled tokens of all rows, flat, in order of trajectory and turn."""
+
+    row: Int[Tensor, " token"]
+    """Row of each token."""
+    position: Int[Tensor, " token"]
+    """Its place in the row."""
+    turn: Int[Tensor, " token"]
+    """Its turn, an entry of the turn table."""
+    value: Float[Tensor, " token"]
+    """Critic's value before it."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], values: Sequence[Float[Tensor, " place"]]) -> "SampledTokens":
+        """Collect the sampled tokens of rows.
+
+        Args:
+            rows: Rows in order of trajectory and turn.
+            values: Values of each row, aligned to the token that they precede.
+        """
+        places = [(row.turn_of_token >= 0).nonzero()[:, 0] for row in rows]
+        index = [torch.full_like(place, number) for number, place in enumerate(places)]
+        turns = [row.turn_of_token[place] for row, place in zip(rows, places, strict=True)]
+        found = [value[place] for value, place in zip(values, places, strict=True)]
+        none = torch.zeros(0, dtype=torch.long)
+        return cls(
+            row=torch.cat([none, *index]),
+            position=torch.cat([none, *places]),
+            turn=torch.cat([none, *turns]),
+            value=torch.cat([torch.zeros(0), *found]),
+        )
+
+    @property
+    def first_of_turn(self) -> Tensor:
+        """Where a token is the first of its turn."""
+        first = torch.ones_like(self.turn, dtype=torch.bool)
+        first[1:] = self.turn[1:] != self.turn[:-1]
+        return first
+
+    @property
+    def last_of_turn(self) -> Tensor:
+        """Where a token is the last of its turn."""
+        last = torch.ones_like(self.turn, dtype=torch.bool)
+        last[:-1] = self.turn[1:] != self.turn[:-1]
+        return last
+
+    def laid_out(self, column: Shaped[Tensor, " token"], rows: Sequence[Row]) -> tuple[Tensor, ...]:
+        """Return a value of each token at its place in the rows, 0 where nothing was sampled.
+
+        Args:
+            column: A value for each token.
+            rows: The rows that the tokens were collected from.
+        """
+        lengths = [len(row) for row in rows]
+        start = torch.tensor([0, *lengths]).cumsum(0)
+        place = start[self.row] + self.position
+        flat = column.new_zeros(sum(lengths)).index_copy(0, place, column)
+        parts: tuple[Tensor, ...] = flat.split(lengths)
+        return parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticCredit:
+    """Advantages and returns of the units on which GAE runs: tokens, or steps."""
+
+    advantage: Float[Tensor, " unit"]
+    """Advantage of each unit, reward units."""
+    returns: Float[Tensor, " unit"]
+    """Return of each unit, reward units."""
+    counted: Bool[Tensor, " unit"]
+    """Units that enter the statistics of whitening."""
+    unit: Int[Tensor, " token"]
+    """Unit of each sampled token."""
+    trained: Bool[Tensor, " token"]
+    """Tokens before which the critic is trained."""
+
+
+def token_credit(
+    tokens: SampledTokens,
+    table: TurnTable,
+    *,
+    bootstrap: Float[Tensor, " trajectory"] | None,
+    gamma: float,
+    lam: float,
+) -> CriticCredit:
+    """Return the credit of GAE over tokens, the reward of a turn at its last token.
+
+    Args:
+        tokens: The sampled tokens.
+        table: The turns that they belong to.
+        bootstrap: Value of the state after each trajectory, 0 where it terminated; ``None`` is 0.
+        gamma: Discount per token, in ``[0, 1]``.
+        lam: Trace decay per token, in ``[0, 1]``.
+    """
+    trajectory = table.trajectory[tokens.turn]
+    reward = torch.where(tokens.last_of_turn, table.reward[tokens.turn], torch.zeros(()))
+    if bootstrap is not None:
+        reward = _add_bootstrap(reward, bootstrap, trajectory, gamma)
+    advantage, returns = token_gae(reward, tokens.value, trajectory, gamma=gamma, lam=lam)
+    return CriticCredit(
+        advantage=advantage,
+        returns=returns,
+        counted=torch.ones_like(tokens.turn, dtype=torch.bool),
+        unit=torch.arange(len(tokens.turn)),
+        trained=torch.ones_like(tokens.turn, dtype=torch.bool),
+    )
+
+
+def step_credit(
+    tokens: SampledTokens,
+    table: TurnTable,
+    *,
+    bootstrap: Float[Tensor, " trajectory"] | None,
+    gamma: float,
+    lam: float,
+) -> CriticCredit:
+    """Return the credit of StepPO's GAE over steps (turns); the critic is trained before the first token of each.
+
+    Args:
+        tokens: The sampled tokens.
+        table: The turns that they belong to.
+        bootstrap: Value of the state after each trajectory, 0 where it terminated; ``None`` is 0.
+        gamma: Discount per turn, in ``[0, 1]``.
+        lam: Trace decay per turn, in ``[0, 1]``.
+    """
+    first = tokens.first_of_turn
+    value = torch.zeros(len(table.turn_index))
+    value = value.index_copy(0, tokens.turn[first], tokens.value[first])
+    advantage, returns = step_gae(
+        replace(table, value=value), gamma=gamma, lam=lam, bootstrap=bootstrap
+    )
+    return CriticCredit(
+        advantage=advantage,
+        returns=returns,
+        counted=table.counted[table.trajectory],
+        unit=tokens.turn,
+        trained=first,
+    )
+
+
+def _add_bootstrap(
+    reward: Float[Tensor, " token"],
+    bootstrap: Float[Tensor, " trajectory"],
+    trajectory: Int[Tensor, " token"],
+    gamma: float,
+) -> Float[Tensor, " token"]:
+    """Add the discounted value of the final state to the last token of each trajectory."""
+    end = torch.ones_like(trajectory, dtype=torch.bool)
+    end[:-1] = trajectory.diff() != 0
+    return torch.where(end, reward + gamma * bootstrap[trajectory], reward)

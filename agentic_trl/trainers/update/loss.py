@@ -1,0 +1,135 @@
+"""The loss of a micro-batch, its passes, and the sums of an optimizer step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from agentic_trl.batching import empty_row
+from agentic_trl.ops.surrogate import policy_loss
+from agentic_trl.trainers.config.arguments import loss_arguments
+from agentic_trl.trainers.config.host import Host, Model
+from agentic_trl.trainers.model.forward import token_scores
+from agentic_trl.trainers.ranks.sharded import backward_pass, passes_of_all
+from agentic_trl.trainers.run.state import EpisodeSet
+from agentic_trl.trainers.update.load_balancing import with_balance
+from agentic_trl.trainers.update.rows import batch_of, cut
+from agentic_trl.trainers.update.sampler_mismatch import compare_with_sampler
+from agentic_trl.types import LossInputs, LossOutput, TokenBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward and backward pass."""
+
+    batch: TokenBatch
+    """The padded rows."""
+    denominator: float
+    """Units of the loss in the whole optimizer step, all ranks."""
+    value_denominator: float = 1.0
+    """Positions at which the critic is trained in the whole optimizer step, all ranks."""
+
+
+@dataclass(slots=True)
+class StepSums:
+    """What the passes of an optimizer step add up to on this rank."""
+
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Parts of the loss and its metrics, by name."""
+    seconds: float = 0.0
+    """Time of its forward and backward calls, rollouts included."""
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Add a micro-batch's parts.
+
+        Args:
+            metrics: Detached numbers by name.
+        """
+        for name, part in metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + part
+
+
+def micro_batches(trainer: Host, episodes: EpisodeSet) -> list[MicroBatch]:
+    """Cut the rows of a forward-backward call into passes, as many as this rank has to make.
+
+    Args:
+        trainer: The trainer.
+        episodes: The rows of the call. A rank without rows makes one empty pass.
+    """
+    idle = [empty_row(trainer._tokenizer.pad_token_id)]
+    parts = cut(trainer, episodes.rows) or [idle]
+    parts += [idle] * (passes_of_all(trainer.accelerator, len(parts)) - len(parts))
+    return [
+        MicroBatch(
+            batch=batch_of(trainer, part),
+            denominator=episodes.denominator,
+            value_denominator=episodes.value_denominator,
+        )
+        for part in parts
+    ]
+
+
+def policy_backward(trainer: Host, model: Model, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
+    """Forward and backward of each micro-batch; return the sum of the losses.
+
+    Args:
+        trainer: The trainer, whose ``compute_loss`` gives the loss.
+        model: The policy as Accelerate wrapped it.
+        micros: The passes.
+    """
+    total = torch.zeros((), device=trainer.accelerator.device)
+    for left, micro in zip(reversed(range(len(micros))), micros, strict=True):
+        with backward_pass(trainer.accelerator, model, last=left == 0) as options:
+            with trainer.compute_loss_context_manager():
+                loss = trainer.compute_loss(model, micro)
+            trainer.accelerator.backward(loss, **options)
+        total += loss.detach()
+    return total
+
+
+def loss_of(trainer: Host, model: Model, micro: MicroBatch) -> LossOutput:
+    """Return the policy's loss of a micro-batch.
+
+    Args:
+        trainer: The trainer.
+        model: The policy as Accelerate wrapped it.
+        micro: The micro-batch.
+    """
+    batch = micro.batch
+    scores = token_scores(
+        model,
+        batch,
+        temperature=trainer.temperature,
+        head=trainer.head,
+        balance=trainer.aux_loss_enabled,
+    )
+    logprob = scores.logprob
+    old = logprob.detach() if batch.old_logprob is None else batch.old_logprob
+    correction, compared = compare_with_sampler(
+        trainer.args, batch, logprob=logprob, old_logprob=old, denominator=micro.denominator
+    )
+    inputs = LossInputs(
+        logprob=logprob,
+        old_logprob=old,
+        token_advantage=batch.token_advantage,
+        turn_of_token=batch.turn_of_token,
+        token_share=batch.token_share,
+        denominator=micro.denominator,
+        ref_logprob=batch.ref_logprob,
+        token_weight=batch.token_weight,
+        correction=correction,
+        entropy=scores.entropy,
+    )
+    output = with_balance(
+        policy_loss(inputs, **loss_arguments(trainer.args)),
+        scores.aux_loss,
+        batch,
+        coefficient=trainer.router_aux_loss_coef,
+        denominator=micro.denominator,
+    )
+    if trainer.normalizer is not None:
+        trainer.normalizer.add(inputs)
+    return replace(output, metrics={**output.metrics, **compared})
