@@ -29,6 +29,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 
+from agentic_trl.environments.splits import first_seed
 from agentic_trl.user_values import as_texts
 
 
@@ -212,18 +213,12 @@ class TextEnv(gymnasium.Env[str, str]):
             ValueError: If ``split`` is another word.
         """
         del kwargs
-        if split not in {"train", "eval"}:
-            raise ValueError(f"split: got {split!r}, expected 'train' or 'eval'.")
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
+        first = first_seed(split)
         return [{"seed": first + index} for index in range(count)]
 
 
 class NoOwnTasksError(ValueError):
     """Raised by ``make_tasks`` of an environment that cannot invent tasks."""
-
-
-EVAL_SEED_OFFSET = 1_000_000
-"""First seed of evaluation tasks where tasks are seeds alone."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from agentic_trl.environments.adapters.common import (
     with_choices,
 )
 from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.splits import first_seed, first_tasks
 from agentic_trl.user_values import read_flag
 
 JAVA_OPTIONS = "-Xmx512m -XX:+UseSerialGC"
@@ -207,22 +208,18 @@ class ScienceWorld(TextEnv):
             ImportError: If the package is not installed.
             ValueError: If the split is unknown or has fewer tasks.
         """
-        if split not in {"train", "eval"}:
-            raise ValueError(f"split: got {split!r}, expected 'train' or 'eval'.")
+        first_seed(split)  # refuses other words
         part = "train" if split == "train" else kwargs.get("eval_split", "test")
         kinds = [
             [(name, number) for number in variations()[name][part]]
             for name in task_names(kwargs.get("tasks"))
         ]
         rows = [pair for round_ in zip_longest(*kinds) for pair in round_ if pair is not None]
-        if len(rows) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but these kinds of tasks have "
-                f"{len(rows)} variations; ask for fewer (num_train_tasks, num_eval_tasks)."
-            )
+        short = "these kinds of tasks have {} variations; ask for fewer (num_train_tasks, num_eval_tasks)"
+        pairs = first_tasks(rows, count, split, short)
         return [
             {"seed": index, "task": name, "variation": number}
-            for index, (name, number) in enumerate(rows[:count])
+            for index, (name, number) in enumerate(pairs)
         ]
 
     def _shown(self, observation: str) -> str:

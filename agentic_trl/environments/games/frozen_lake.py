@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv
 from agentic_trl.environments.games.frozen_lake_maps import (
     MOVES,
     cell_word,
     check_map,
     find,
-    is_eval_map,
     offset,
     shortest_path,
 )
@@ -27,6 +26,7 @@ from agentic_trl.environments.games.moves import (
     turn_rule,
     write_moves,
 )
+from agentic_trl.environments.splits import seeded_tasks, split_of
 
 SEARCH_LIMIT = 200_000
 """Seeds that ``FrozenLake.make_tasks`` tries before it gives up."""
@@ -201,23 +201,16 @@ class FrozenLake(TextEnv):
             ValueError: If an argument is out of range, or ``SEARCH_LIMIT`` seeds hold fewer maps.
         """
         lake = cls(**kwargs)
-        if split not in {"train", "eval"}:
-            raise ValueError(f"Got split={split!r}; FrozenLake has the splits 'train' and 'eval'.")
-        tasks: dict[tuple[str, ...], dict[str, Any]] = {}
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
-        for seed in range(first, first + SEARCH_LIMIT):
-            if len(tasks) >= count:
-                break
+
+        def draw(seed: int) -> dict[str, Any] | None:
             rows = generate_random_map(lake.size, lake.frozen_probability, seed)
-            if is_eval_map(rows) == (split == "eval"):
-                tasks.setdefault(tuple(rows), {"seed": seed, "map": rows})
-        if len(tasks) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {SEARCH_LIMIT} seeds hold only "
-                f"{len(tasks)} distinct maps of size {lake.size} with frozen_probability="
-                f"{lake.frozen_probability}; ask for fewer tasks or a larger size."
-            )
-        return list(tasks.values())
+            return {"map": rows} if split_of("\n".join(rows)) == split else None
+
+        of = (
+            f"maps of size {lake.size} with frozen_probability={lake.frozen_probability}; ask for fewer "
+            "tasks or a larger size"
+        )
+        return seeded_tasks(count, split, draw, limit=SEARCH_LIMIT, of=of)
 
     def _describe(self) -> str:
         """Return the observation: the map, where the goal is, and what the four moves lead to."""

@@ -1,6 +1,5 @@
-"""Maps of FrozenLake: what is where, the shortest way, and which maps are held out."""
+"""Maps of FrozenLake: cells, distances and the shortest way."""
 
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 
@@ -79,15 +78,6 @@ def find(rows: Sequence[str], letter: str) -> tuple[int, int]:
         letter: One that the map has.
     """
     return divmod("".join(rows).index(letter), len(rows[0]))
-
-
-def is_eval_map(rows: Sequence[str]) -> bool:
-    """Return whether a map belongs to evaluation: one in four, the same in every process.
-
-    Args:
-        rows: Rows of the map.
-    """
-    return hashlib.sha256("\n".join(rows).encode()).digest()[0] % 4 == 0
 
 
 def check_map(rows: Sequence[str]) -> tuple[str, ...]:

@@ -4,11 +4,10 @@ The rooms, the moves and the solver are in ``sokoban_levels``; this file adds th
 the tasks and an oracle.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv
 from agentic_trl.environments.games.moves import (
     check_actions_per_turn,
     move_format,
@@ -26,6 +25,7 @@ from agentic_trl.environments.games.sokoban_levels import (
     solve,
     write_level,
 )
+from agentic_trl.environments.splits import seeded_tasks, split_of
 
 SEARCH_LIMIT = 20_000
 """Seeds that ``Sokoban.make_tasks`` tries before it gives up."""
@@ -190,23 +190,14 @@ class Sokoban(TextEnv):
             ValueError: If an argument is out of range, or ``SEARCH_LIMIT`` seeds hold fewer levels.
         """
         env = cls(**kwargs)
-        if split not in {"train", "eval"}:
-            raise ValueError(f"Got split={split!r}; Sokoban has the splits 'train' and 'eval'.")
-        tasks: dict[tuple[str, ...], dict[str, Any]] = {}
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
-        for seed in range(first, first + SEARCH_LIMIT):
-            if len(tasks) >= count:
-                break
+
+        def draw(seed: int) -> dict[str, Any] | None:
             level = env._generate(seed)
-            if _is_eval_level(level) == (split == "eval"):
-                tasks.setdefault(tuple(level), {"seed": seed, "level": level})
-        if len(tasks) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {SEARCH_LIMIT} seeds hold only "
-                f"{len(tasks)} distinct levels of size {env.size} with boxes={env.boxes}; ask for "
-                "fewer tasks or a larger size."
-            )
-        return list(tasks.values())
+            room = "\n".join(level).replace("P", "_").replace("S", "O")
+            return {"level": level} if split_of(room) == split else None
+
+        of = f"levels of size {env.size} with boxes={env.boxes}; ask for fewer tasks or a larger size"
+        return seeded_tasks(count, split, draw, limit=SEARCH_LIMIT, of=of)
 
     def _reward(self, before: Room, after: Room) -> float:
         """Return the reward of a move."""
@@ -277,9 +268,3 @@ def _neighbour(room: Room, word: str) -> str:
         return "target" if cell in room.targets else "floor"
     name = "box on target" if cell in room.targets else "box"
     return f"{name}, {'blocked' if room.move(word) is room else 'can be pushed'}"
-
-
-def _is_eval_level(level: Sequence[str]) -> bool:
-    """Return whether a level belongs to evaluation: one room in four, the same in every process."""
-    room = "\n".join(level).replace("P", "_").replace("S", "O")
-    return hashlib.sha256(room.encode()).digest()[0] % 4 == 0

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
 from agentic_trl.environments.qa.corpus import once
 from agentic_trl.environments.qa.data import Question, read_questions, split_questions
 from agentic_trl.environments.qa.retrieval import (
@@ -16,6 +16,7 @@ from agentic_trl.environments.qa.retrieval import (
     index_of_file,
     show,
 )
+from agentic_trl.environments.splits import first_seed, first_tasks
 
 OWN = "own"
 """Value of ``corpus`` that stands for the passages that come with the questions."""
@@ -181,23 +182,11 @@ class QuestionEnv(TextEnv):
             ValueError: If an argument is out of range, or there are fewer questions.
         """
         env = cls(**kwargs)
-        splits = _splits(env.source)
-        if split not in splits:
-            raise ValueError(
-                f"Got split={split!r}; {cls.__name__} has the splits 'train' and 'eval'."
-            )
-        if count > len(splits[split]):
-            source = env.source
-            place = (split == "eval" and source.eval_data) or source.data or "the demo"
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {place} holds only "
-                f"{len(splits[split])} for it; ask for fewer, or give another file."
-            )
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
-        return [
-            {"seed": first + index, **env._row(question)}
-            for index, question in enumerate(splits[split][:count])
-        ]
+        first, source = first_seed(split), env.source
+        place = (split == "eval" and source.eval_data) or source.data or "the demo"
+        short = f"{place} holds only {{}} for it; ask for fewer, or give another file"
+        questions = first_tasks(_splits(source)[split], count, split, short)
+        return [{"seed": first + index, **env._row(one)} for index, one in enumerate(questions)]
 
     def _source(self, data: str | None, format: str | None, eval_data: str | None) -> Source:
         """Return where questions come from, the arguments checked.

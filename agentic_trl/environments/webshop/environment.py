@@ -5,12 +5,12 @@ authors' environment shows them in plain text, and its reward. The catalogue is 
 (``webshop_synthetic``) or read from files in the authors' format (``webshop_catalog``).
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.splits import first_seed, first_tasks, split_of
 from agentic_trl.environments.webshop.catalog import Catalog, Goal, Product, load_catalog
 from agentic_trl.environments.webshop.pages import BUY, PAGE, Page, describe, links_of
 from agentic_trl.environments.webshop.reward import purchase_reward
@@ -180,18 +180,11 @@ class WebShop(TextEnv):
             OSError: If a file cannot be read.
             ValueError: If an argument is out of range, or the catalogue holds fewer goals.
         """
-        if split not in {"train", "eval"}:
-            raise ValueError(f"Got split={split!r}; WebShop has the splits 'train' and 'eval'.")
-        goals = cls(**kwargs).catalog.goals
-        numbers = [
-            number for number, goal in enumerate(goals) if _is_eval(goal) == (split == "eval")
-        ]
-        if len(numbers) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but the catalogue holds only "
-                f"{len(numbers)} goals of it; ask for fewer tasks or more products."
-            )
-        return [{"seed": number, "goal": number} for number in numbers[:count]]
+        first_seed(split)  # refuses other words
+        goals = enumerate(cls(**kwargs).catalog.goals)
+        numbers = [number for number, goal in goals if split_of(goal.asin) == split]
+        short = "the catalogue holds only {} goals of it; ask for fewer tasks or more products"
+        return [{"seed": n, "goal": n} for n in first_tasks(numbers, count, split, short)]
 
     def _describe(self, goal: Goal) -> str:
         """Return the observation."""
@@ -257,8 +250,3 @@ class WebShopOracle:
         if page.keywords == wanted.title.lower():
             raise ValueError(f"The search for {wanted.title!r} does not find {wanted.asin}.")
         return f"search[{wanted.title}]"
-
-
-def _is_eval(goal: Goal) -> bool:
-    """Return whether a goal belongs to evaluation: those of one product in four, in every process."""
-    return hashlib.sha256(goal.asin.encode()).digest()[0] % 4 == 0
