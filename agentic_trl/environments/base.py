@@ -25,7 +25,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 
@@ -112,8 +112,31 @@ class ActionFormat:
         return (match[1], match[2].strip()) if match else ("", "")
 
 
+State = TypeVar("State")
+
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info."""
+
+
+def require_running(state: State | None, env: object) -> State:
+    """Refuse a step outside of an episode.
+
+    Args:
+        state: What a running episode has; ``None`` or ``False`` if none is running.
+        env: The environment.
+
+    Returns:
+        The state.
+
+    Raises:
+        RuntimeError: If no episode is running.
+    """
+    if state is None or state is False:
+        raise RuntimeError(
+            f"{type(env).__name__} got a step while no episode was running, expected one after "
+            "`reset` and before the end of the episode; call `reset` first."
+        )
+    return state
 
 
 class AnyText(gymnasium.spaces.Text):

@@ -58,20 +58,3 @@ def with_choices(observation: str, commands: Sequence[str], limit: int) -> str:
         return observation
     some = "" if len(shown) == len(known) else f" ({len(shown)} of {len(known)})"
     return f"{observation.rstrip()}\npossible actions{some}: {'; '.join(shown)}"
-
-
-def require_running(running: bool, env: TextEnv) -> None:
-    """Refuse a step outside of an episode.
-
-    Args:
-        running: Whether an episode is running.
-        env: The environment.
-
-    Raises:
-        RuntimeError: If none is.
-    """
-    if not running:
-        raise RuntimeError(
-            f"{type(env).__name__} got a step while no episode was running, expected one after "
-            "`reset` and before the end of the episode; call `reset` first."
-        )

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.user_values import read_flag, read_reward, read_success
 
 # Joined to the noise seed, so that noise and start never come from one stream of random numbers.
@@ -114,11 +114,7 @@ class GymnasiumText(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        if not self._running:
-            raise RuntimeError(
-                "GymnasiumText got a step while no episode was running, expected one after `reset` "
-                "and before the end of the episode; call `reset` first."
-            )
+        require_running(self._running, self)
         number = self._numbers.get(action.strip().lower())
         if number is None:
             text = f"invalid action: answer {_listed(self.action_format.words)}\n{self._text}"

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentic_trl.environments.adapters.common import need, require_running
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.adapters.common import need
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.user_values import read_flag, read_reward
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from agentic_trl.environments.adapters.common import (
     need,
-    require_running,
     system_message,
     with_choices,
 )
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.environments.splits import first_seed, first_tasks
 from agentic_trl.user_values import read_flag
 

@@ -15,11 +15,10 @@ from typing import Any
 
 from agentic_trl.environments.adapters.common import (
     need,
-    require_running,
     system_message,
     with_choices,
 )
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 
 CACHE = Path("~/.cache/agentic_trl/textworld")
 """Where made games lie by default, a folder for each kind."""

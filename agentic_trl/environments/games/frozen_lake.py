@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.environments.games.frozen_lake_maps import (
     MOVES,
     cell_word,
@@ -159,11 +159,7 @@ class FrozenLake(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        if not self._running:
-            raise RuntimeError(
-                "FrozenLake got a step while no episode was running, expected one after `reset` and "
-                "before the end of the episode; call `reset` first."
-            )
+        require_running(self._running, self)
         moves, valid = read_moves(action, MOVES, self.actions_per_turn)
         reward = 0.0
         for word in moves:  # the goal and a hole hold the player and pay no second reward

@@ -7,7 +7,7 @@ the tasks and an oracle.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.environments.games.moves import (
     check_actions_per_turn,
     move_format,
@@ -148,12 +148,7 @@ class Sokoban(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        room = self.room
-        if room is None or room.solved:
-            raise RuntimeError(
-                "Sokoban got a step while no episode was running, expected one after `reset` and "
-                "before the end of the episode; call `reset` first."
-            )
+        room = require_running(None if self.room is None or self.room.solved else self.room, self)
         moves, valid = read_moves(action, MOVES, self.actions_per_turn)
         lines = [] if valid else [refusal(_WORDS, self.actions_per_turn)]
         reward = 0.0

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.environments.games.sudoku_puzzles import (
     GIVENS,
     Cells,
@@ -146,11 +146,7 @@ class Sudoku(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        if self.cells == self.solution:
-            raise RuntimeError(
-                "Sudoku got a step while no episode was running, expected one after `reset` and "
-                "before the end of the episode; call `reset` first."
-            )
+        require_running(self.cells != self.solution, self)
         before = self._number_right()
         placements = action.split(_SEPARATOR)
         refusal, placed = self._too_many(placements), 0

@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.environments.qa.corpus import once
 from agentic_trl.environments.qa.data import Question, read_questions, split_questions
 from agentic_trl.environments.qa.retrieval import (
@@ -140,18 +140,14 @@ class QuestionEnv(TextEnv):
         Raises:
             RuntimeError: If no episode is running, or the search failed.
         """
-        if not self._running or self.question is None:
-            raise RuntimeError(
-                f"{type(self).__name__} got a step while no episode was running, expected one after "
-                "`reset` and before the answer; call `reset` first."
-            )
+        question = require_running(self.question if self._running else None, self)
         info = {"success": False, "invalid_action": False}
         name, content = self.action_format.split(action)
         if name == "search" and content and self.retriever is not None:
             found = self.retriever.search(content, self.topk)
             self.queries.append(content)
             return show(found, self.max_passage_chars), 0.0, False, False, info
-        grade = self._grade(self.question, content) if name == "answer" and content else None
+        grade = self._grade(question, content) if name == "answer" and content else None
         if grade is None:
             info["invalid_action"] = True
             return f"invalid action: {self._hint()}", 0.0, False, False, info

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.environments.splits import first_seed, first_tasks, split_of
 from agentic_trl.environments.webshop.catalog import Catalog, Goal, Product, load_catalog
 from agentic_trl.environments.webshop.pages import BUY, PAGE, Page, describe, links_of
@@ -136,12 +136,7 @@ class WebShop(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        goal = self.goal
-        if goal is None:
-            raise RuntimeError(
-                "WebShop got a step while no episode was running, expected one after `reset` and "
-                "before the purchase; call `reset` first."
-            )
+        goal = require_running(self.goal, self)
         found = _ACTION.fullmatch(action.strip())
         name, value = (part.lower().strip() for part in found.groups()) if found else ("", "")
         links = links_of(self.page, self.catalog)
