@@ -66,7 +66,9 @@ def type_match(wanted: Product, bought: Product) -> float:
 
 
 def token_set_ratio(first: str, second: str) -> int:
-    """Return the likeness of two texts as sets of words, 0 to 100, as ``thefuzz`` defines it.
+    """Return the likeness of two texts as sets of words, 0 to 100.
+
+    As in ``thefuzz`` 0.19, which the original uses; from 0.20 on it counts otherwise.
 
     Args:
         first: A text.
