@@ -23,6 +23,7 @@ import pytest
 
 from agentic_trl.environments import registry
 from agentic_trl.environments.base import TextEnv
+from agentic_trl.environments.built_in import BUILT_IN
 from agentic_trl.environments.games.frozen_lake import FrozenLake
 from agentic_trl.environments.registry import (
     env_spec,
@@ -241,3 +242,11 @@ def test_partial_of_a_class_keeps_its_tasks():
 def test_spec_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         env_spec("FrozenLake-v1").max_turns = 3
+
+
+@pytest.mark.parametrize("id", BUILT_IN)
+def test_arguments_of_an_environment_are_given_by_name(id):
+    with pytest.raises(TypeError, match="positional argument"):
+        env_spec(id).load()(6)
+    with pytest.raises(TypeError, match="sizes"):
+        make_env(id, sizes=6)

@@ -40,6 +40,7 @@ class ALFWorld(TextGame):
 
     def __init__(
         self,
+        *,
         data: str | None = None,
         eval_split: str = "seen",
         choices: int = 0,
@@ -58,7 +59,7 @@ class ALFWorld(TextGame):
             ImportError: If the package is not installed.
             ValueError: If an argument is out of range.
         """
-        super().__init__(choices, solution)
+        super().__init__(choices=choices, solution=solution)
         if eval_split not in _EVAL_FOLDERS:
             raise ValueError(f"eval_split: got {eval_split!r}, expected 'seen' or 'unseen'.")
         self._root = _root(data)

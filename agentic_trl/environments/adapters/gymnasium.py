@@ -25,6 +25,7 @@ class GymnasiumText(TextEnv):
     def __init__(
         self,
         env_id: str,
+        *,
         actions: Sequence[str] | None = None,
         render: Callable[[Any, Any, dict[str, Any]], str] | None = None,
         instructions: str = "",

@@ -19,6 +19,7 @@ class OpenEnv(TextEnv):
     def __init__(
         self,
         base_url: str,
+        *,
         action_field: str = "message",
         observation_field: str | None = None,
         instructions: str = "",

@@ -50,6 +50,7 @@ class ScienceWorld(TextEnv):
 
     def __init__(
         self,
+        *,
         tasks: Sequence[str] | None = None,
         simplifications: str = "easy",
         reward: str = "score",

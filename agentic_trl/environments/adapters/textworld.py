@@ -33,7 +33,7 @@ class TextGame(TextEnv):
 
     task_columns: tuple[str, ...] | None = ("game",)
 
-    def __init__(self, choices: int = 0, solution: bool = False) -> None:
+    def __init__(self, *, choices: int = 0, solution: bool = False) -> None:
         """Set what is asked of the engine.
 
         Args:
@@ -146,6 +146,7 @@ class TextWorld(TextGame):
     def __init__(
         self,
         game: str = "tw-simple --rewards dense --goal detailed",
+        *,
         cache: str | None = None,
         choices: int = 0,
         solution: bool = False,
@@ -162,7 +163,7 @@ class TextWorld(TextGame):
             ImportError: If the package is not installed.
             ValueError: If ``choices`` is negative.
         """
-        super().__init__(choices, solution)
+        super().__init__(choices=choices, solution=solution)
         self._module = need("textworld", "textworld")
         # What the interpreter says of every game that it does not know by name; TextWorld needs none of it.
         warnings.filterwarnings("ignore", message=".* is not fully supported", category=UserWarning)

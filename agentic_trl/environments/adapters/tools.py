@@ -63,6 +63,7 @@ class ToolEnv(TextEnv):
         self,
         environment_factory: Callable[[], Any] | str | None = None,
         tools: Sequence[Callable[..., Any]] = (),
+        *,
         instructions: str = "",
         success_threshold: float | None = None,
     ) -> None:

@@ -11,16 +11,16 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_m
 
 from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.environments.games.frozen_lake_maps import (
-    MOVES,
     cell_word,
     check_map,
     find,
-    offset,
     shortest_path,
 )
 from agentic_trl.environments.games.moves import (
+    MOVES,
     check_actions_per_turn,
     move_format,
+    offset,
     read_moves,
     refusal,
     turn_rule,
@@ -34,9 +34,6 @@ SEARCH_LIMIT = 200_000
 # Joined to the noise seed: a map and the noise on it may have the same seed, and one stream of
 # random numbers for both would tie the slips to the cells.
 _NOISE_STREAM = 1
-
-
-_WORDS = tuple(MOVES)
 
 _TASK = (
     "You walk on a frozen lake. Reach the goal (G). Falling into a hole (H) ends the walk. "
@@ -53,13 +50,14 @@ class FrozenLake(TextEnv):
     and ``player`` the row and column of the player, from 0; both are for reading.
     """
 
-    action_format = move_format(_WORDS, 1)
+    action_format = move_format(1)
     task_columns = ("map",)
     reward_range = (0.0, 1.0)
-    instructions = _TASK.format(turn=turn_rule(_WORDS, 1))
+    instructions = _TASK.format(turn=turn_rule(1))
 
     def __init__(
         self,
+        *,
         size: int = 4,
         frozen_probability: float = 0.8,
         slippery: bool = False,
@@ -100,8 +98,8 @@ class FrozenLake(TextEnv):
         self.show_map = show_map
         self.success_rate = success_rate
         self.actions_per_turn = actions_per_turn
-        self.action_format = move_format(_WORDS, actions_per_turn)
-        self.instructions = _TASK.format(turn=turn_rule(_WORDS, actions_per_turn))
+        self.action_format = move_format(actions_per_turn)
+        self.instructions = _TASK.format(turn=turn_rule(actions_per_turn))
         if slippery:
             self.instructions = f"{self.instructions} The ice is slippery: you may slide sideways."
         self.lake_map: tuple[str, ...] = ()
@@ -160,17 +158,17 @@ class FrozenLake(TextEnv):
             RuntimeError: If no episode is running.
         """
         require_running(self._running, self)
-        moves, valid = read_moves(action, MOVES, self.actions_per_turn)
+        moves, valid = read_moves(action, self.actions_per_turn)
         reward = 0.0
         for word in moves:  # the goal and a hole hold the player and pay no second reward
-            cell, gained, terminated, _, _ = self._lake.step(_WORDS.index(word))
+            cell, gained, terminated, _, _ = self._lake.step(list(MOVES).index(word))
             self.player = divmod(cell, len(self.lake_map[0]))
             self._running = not terminated
             reward += float(gained)
         row, column = self.player
         text = self._describe()
         if not valid:
-            text = f"{refusal(_WORDS, self.actions_per_turn)}\n{text}"
+            text = f"{refusal(self.actions_per_turn)}\n{text}"
         info = {"success": self.lake_map[row][column] == "G", "invalid_action": not valid}
         return text, reward, not self._running, False, info
 
@@ -214,7 +212,8 @@ class FrozenLake(TextEnv):
         cell = self.lake_map[row][column]
         if cell in "GH":
             return "You reached the goal." if cell == "G" else "You fell into a hole."
-        lines = [f"goal: {offset(self.lake_map, row, column)}"]
+        goal_row, goal_column = find(self.lake_map, "G")
+        lines = [f"goal: {offset(goal_row - row, goal_column - column)}"]
         lines += [
             f"{word}: {cell_word(self.lake_map, row + down, column + right)}"
             for word, (down, right) in MOVES.items()

@@ -3,8 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-"""Change of (row, column) by action, in the order of Gymnasium's action numbers."""
+from agentic_trl.environments.games.moves import MOVES
 
 CELL_WORDS = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
 """What the letters of a map are called."""
@@ -41,20 +40,6 @@ def shortest_path(lake_map: Sequence[str], start: tuple[int, int] | None = None)
         f"No way leads from {origin} to the goal of the map {list(rows)}: holes cut it off; "
         "give a map with a way over the ice."
     )
-
-
-def offset(rows: Sequence[str], row: int, column: int) -> str:
-    """Return where the goal is as seen from a cell, for example ``2 down, 1 right``.
-
-    Args:
-        rows: Rows of the map.
-        row: Row of the cell, from 0.
-        column: Column of the cell, from 0.
-    """
-    goal_row, goal_column = find(rows, "G")
-    down, right = goal_row - row, goal_column - column
-    parts = [(down, "down" if down > 0 else "up"), (right, "right" if right > 0 else "left")]
-    return ", ".join(f"{abs(number)} {word}" for number, word in parts if number)
 
 
 def cell_word(rows: Sequence[str], row: int, column: int) -> str:

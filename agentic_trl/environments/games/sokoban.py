@@ -9,8 +9,10 @@ from typing import Any
 
 from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.environments.games.moves import (
+    MOVES,
     check_actions_per_turn,
     move_format,
+    offset,
     read_moves,
     refusal,
     turn_rule,
@@ -18,7 +20,6 @@ from agentic_trl.environments.games.moves import (
 )
 from agentic_trl.environments.games.sokoban_levels import (
     MIN_MOVES,
-    MOVES,
     Room,
     generate_level,
     read_level,
@@ -34,9 +35,6 @@ _LEGEND = (
     " In the map, # is a wall, _ floor, O a target, X a box, * a box on a target, P you, S you on a "
     "target."
 )
-
-
-_WORDS = tuple(MOVES)
 
 _TASK = (
     "You are in a room with boxes. Push every box on a target. Each turn, {turn}; moving "
@@ -57,13 +55,14 @@ class Sokoban(TextEnv):
     position, for reading.
     """
 
-    action_format = move_format(_WORDS, 1)
+    action_format = move_format(1)
     task_columns = ("level",)
     reward_range = (0.0, 1.0)
-    instructions = _TASK.format(turn=turn_rule(_WORDS, 1))
+    instructions = _TASK.format(turn=turn_rule(1))
 
     def __init__(
         self,
+        *,
         size: int = 6,
         boxes: int = 1,
         max_moves: int = 15,
@@ -106,8 +105,8 @@ class Sokoban(TextEnv):
         self.actions_per_turn = actions_per_turn
         if shaped:
             self.reward_range = (-1.1 * actions_per_turn, 10 + 0.9 * actions_per_turn)
-        self.action_format = move_format(_WORDS, actions_per_turn)
-        self.instructions = _TASK.format(turn=turn_rule(_WORDS, actions_per_turn))
+        self.action_format = move_format(actions_per_turn)
+        self.instructions = _TASK.format(turn=turn_rule(actions_per_turn))
         if show_map:
             self.instructions = self.instructions + _LEGEND
         self.room: Room | None = None
@@ -149,8 +148,8 @@ class Sokoban(TextEnv):
             RuntimeError: If no episode is running.
         """
         room = require_running(None if self.room is None or self.room.solved else self.room, self)
-        moves, valid = read_moves(action, MOVES, self.actions_per_turn)
-        lines = [] if valid else [refusal(_WORDS, self.actions_per_turn)]
+        moves, valid = read_moves(action, self.actions_per_turn)
+        lines = [] if valid else [refusal(self.actions_per_turn)]
         reward = 0.0
         while moves and not room.solved:
             after = room.move(word := moves.pop(0))
@@ -249,9 +248,7 @@ class SokobanOracle:
 def _offset(room: Room, cell: int) -> str:
     """Return where a cell is as seen from the player, for example ``2 down, 1 right``."""
     (row, column), (own_row, own_column) = (divmod(c, room.stride) for c in (cell, room.player))
-    down, right = row - own_row, column - own_column
-    parts = [(down, "down" if down > 0 else "up"), (right, "right" if right > 0 else "left")]
-    return ", ".join(f"{abs(number)} {word}" for number, word in parts if number) or "here"
+    return offset(row - own_row, column - own_column) or "here"
 
 
 def _neighbour(room: Room, word: str) -> str:

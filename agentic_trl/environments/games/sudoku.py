@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
+from agentic_trl.environments.games.moves import SEPARATOR
 from agentic_trl.environments.games.sudoku_puzzles import (
     GIVENS,
     Cells,
@@ -28,7 +29,6 @@ DEFAULT_GIVENS = {4: 10, 9: 36}
 SEARCH_LIMIT = 100_000
 """Seeds that ``Sudoku.make_tasks`` tries before it gives up."""
 
-_SEPARATOR = "||"
 _PLACEMENT = re.compile(r"\s*([0-9]+)[\s,]+([0-9]+)[\s,]+([0-9]+)\s*")
 
 
@@ -56,6 +56,7 @@ class Sudoku(TextEnv):
 
     def __init__(
         self,
+        *,
         size: int = 4,
         givens: int | None = None,
         placements_per_turn: int = 1,
@@ -93,7 +94,7 @@ class Sudoku(TextEnv):
         several = placements_per_turn > 1
         if several:
             one = self.action_format.syntax
-            self.action_format = ActionFormat(syntax=f"{one} {_SEPARATOR} {one} ...")
+            self.action_format = ActionFormat(syntax=f"{one} {SEPARATOR} {one} ...")
         self.instructions = (
             "You solve a sudoku. Fill the empty cells (.) so that every row, every column and every "
             "box holds every digit once. Given digits stay; digit 0 clears a cell of yours. Each turn, "
@@ -148,7 +149,7 @@ class Sudoku(TextEnv):
         """
         require_running(self.cells != self.solution, self)
         before = self._number_right()
-        placements = action.split(_SEPARATOR)
+        placements = action.split(SEPARATOR)
         refusal, placed = self._too_many(placements), 0
         while not refusal and placed < len(placements) and self.cells != self.solution:
             refusal = self._place(placements[placed])
@@ -270,4 +271,4 @@ class SudokuOracle:
         moves = [(cell, 0) for cell, (own, right) in cells if own and own != right]
         moves += [(cell, right) for cell, (own, right) in cells if own != right]
         placements = [f"{cell // side + 1} {cell % side + 1} {digit}" for cell, digit in moves]
-        return f" {_SEPARATOR} ".join(placements[: env.placements_per_turn])
+        return f" {SEPARATOR} ".join(placements[: env.placements_per_turn])

@@ -64,19 +64,35 @@ class QuestionEnv(TextEnv):
     """Formats of files that hold such questions."""
     demo: ClassVar[Callable[[], tuple[Question, ...]]]
     """Made-up questions for use without a file."""
+    default_corpus: ClassVar[str | None] = None
+    """Value of ``corpus`` if neither it nor a retriever is given; ``None``: no search tool."""
 
     def __init__(
         self,
-        data: str | None,
-        format: str | None,
-        eval_data: str | None,
-        corpus: str | None,
-        retriever: str | Retriever | None,
-        topk: int,
-        max_passage_chars: int,
-        timeout: float,
+        *,
+        data: str | None = None,
+        format: str | None = None,
+        eval_data: str | None = None,
+        corpus: str | None = None,
+        retriever: str | Retriever | None = None,
+        topk: int = 3,
+        max_passage_chars: int = 1000,
+        timeout: float = 10.0,
     ) -> None:
-        """Check the arguments and load what they name, as described in the subclasses.
+        """Set where questions and passages come from.
+
+        Args:
+            data: File of questions; ``None`` takes made-up ones.
+            format: Its format, one of ``formats``.
+            eval_data: File of questions for evaluation, of the same format; ``None`` holds out one in
+                eight of ``data``.
+            corpus: File of passages, JSON lines as for ``corpus.read_corpus``, or ``"own"``: the
+                passages that come with the questions. ``None`` is no corpus with a ``retriever``, and
+                ``default_corpus`` without.
+            retriever: Address of a server with Search-R1's protocol, or an object with ``search``.
+            topk: Passages that a search shows at most, 1 or more.
+            max_passage_chars: Characters of a passage that a search shows at most, 1 or more.
+            timeout: Seconds that a search of a server may take, above 0.
 
         Raises:
             ImportError: If a corpus is to be searched and ``bm25s`` is not installed.
@@ -91,6 +107,7 @@ class QuestionEnv(TextEnv):
                 f"Got corpus={corpus!r} and retriever={retriever!r}, expected one of them: a server "
                 "has its own corpus."
             )
+        corpus = self.default_corpus if corpus is None and retriever is None else corpus
         self.corpus = corpus
         self.topk = topk
         self.max_passage_chars = max_passage_chars

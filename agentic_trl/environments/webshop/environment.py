@@ -47,6 +47,7 @@ class WebShop(TextEnv):
 
     def __init__(
         self,
+        *,
         products: int = 1000,
         catalog_seed: int = 0,
         products_file: str | None = None,
