@@ -1,4 +1,4 @@
-"""How an environment is built: what a name, a class or a factory stands for."""
+"""How an environment is built from a name, a class or a factory."""
 
 import asyncio
 import functools

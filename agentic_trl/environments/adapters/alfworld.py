@@ -53,7 +53,7 @@ class ALFWorld(TextGame):
                 ``~/.cache/alfworld``.
             eval_split: ``"seen"`` or ``"unseen"`` rooms for evaluation.
             choices: Most possible actions to list with each observation, 0 or more.
-            solution: Whether to plan the way to the goal at every step, for ``oracle``.
+            solution: Whether to plan the way to the goal at every turn, for ``oracle``.
 
         Raises:
             ImportError: If the package is not installed.

@@ -42,7 +42,7 @@ class GymnasiumText(TextEnv):
                 ``str`` of the observation by default.
             instructions: The task in words.
             success: Whether the goal is reached, from the summed reward, terminated, truncated and
-                info of a step. Without it, the environment's own ``info["success"]`` counts, or else
+                info of a turn. Without it, the environment's own ``info["success"]`` counts, or else
                 that the episode terminated with a summed reward of at least the spec's
                 ``success_threshold``; so it is where the function returns ``None``.
             **make_kwargs: Arguments for ``gymnasium.make``.

@@ -30,13 +30,12 @@ _CLOSE_SECONDS = 10
 
 
 class ScienceWorld(TextEnv):
-    """Carry out an experiment; the simulator scores the steps on the way from 0 to 100.
+    """Carry out an experiment; the simulator scores the way there from 0 to 100.
 
-    With ``reward="score"`` the reward of a step is a hundredth of the points it brought, so that a
-    solved task sums to 1; a fatal mistake takes the sum to -1. Points that a task begins with come with
-    the first step. With ``reward="success"`` it is 1 when
-    the task is solved, 0 otherwise. Success is 100 points. ``score`` holds the points, ``task`` the name of the
-    task; both are for reading.
+    With ``reward="score"`` the reward of a turn is a hundredth of the points it brought, so that a solved task
+    sums to 1; a fatal mistake takes the sum to -1. Points that a task begins with come with the first turn. With
+    ``reward="success"`` it is 1 when the task is solved, 0 otherwise. Success is 100 points. ``score`` holds the
+    points, ``task`` the name of the task; both are for reading.
     """
 
     task_columns = ("task", "variation")
@@ -70,7 +69,7 @@ class ScienceWorld(TextEnv):
             step_limit: Moves after which the episode is cut, as the simulator counts them: looking
                 is free. At least 1.
             choices: Most possible actions to list with each observation, 0 or more. Listing costs
-                about 0.1 s a step.
+                about 0.1 s a turn.
             gold_path: Whether to have the simulator solve each task, for ``oracle``.
             eval_split: ``"dev"`` or ``"test"``, the variations that evaluation uses.
 
@@ -151,7 +150,7 @@ class ScienceWorld(TextEnv):
         """
         require_running(self._running, self)
         # The simulator itself: its Python class lists all possible actions at every step, which takes
-        # far longer than the step.
+        # far longer than the step itself.
         server = self._simulator.server
         observation = server.step(action)
         before, self.score = self.score, round(100 * server.getScore())

@@ -46,8 +46,9 @@ class FrozenLake(TextEnv):
 
     Reward 1 at the goal, 0 otherwise. On a slippery lake a move goes, with a third each, where it
     was meant to or to one of the two sides, or where it was meant to with another ``success_rate``.
-    An action holds one move, or with ``actions_per_turn`` several (``moves.read_moves``). After ``reset``, ``lake_map`` holds the rows of the map
-    and ``player`` the row and column of the player, from 0; both are for reading.
+    An action holds one move, or with ``actions_per_turn`` several (``moves.read_moves``). After
+    ``reset``, ``lake_map`` holds the rows of the map and ``player`` the row and column of the player,
+    from 0; both are for reading.
     """
 
     action_format = move_format(1)

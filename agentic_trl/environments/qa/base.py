@@ -1,4 +1,4 @@
-"""What environments of questions share: where questions come from, the search tool, the episode.
+"""Base of environments of questions: where questions come from, the search tool, the episode.
 
 ``SearchQA`` and ``MedicalQA`` add how a question reads and how an answer is graded.
 """
@@ -151,8 +151,9 @@ class QuestionEnv(TextEnv):
             action: ``<search>words</search>`` or ``<answer>text</answer>``.
 
         Returns:
-            What was found or whether the answer is right, reward 0 to 1 for an answer, terminated (after an answer), truncated
-            (always False), and ``info`` with ``success`` and ``invalid_action``.
+            The passages found, or the verdict on the answer; reward, 0 to 1 for an answer; terminated
+            (after an answer), truncated (always False), and ``info`` with ``success`` and
+            ``invalid_action``.
 
         Raises:
             RuntimeError: If no episode is running, or the search failed.

@@ -1,4 +1,4 @@
-"""What a web shop sells and what is asked of it, read from records in the format of WebShop's files.
+"""Products and goals of a web shop, read from records in the format of WebShop's files.
 
 - Products: a list of objects with ``asin``, ``name``, ``full_description``, ``small_description`` (the
   features), ``pricing``, ``customization_options``, ``query`` and ``product_category``

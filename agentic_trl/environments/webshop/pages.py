@@ -1,4 +1,4 @@
-"""The pages of the web shop: what can be clicked on each, where that leads, and how they read.
+"""The pages of the web shop: their links, and their text.
 
 They read as in the plain-text mode of the original: its parts in its order with ``[SEP]`` between. Left
 out are reviews and ratings; added are the chosen options and the admissible actions, a line each.

@@ -1,4 +1,4 @@
-"""The reward of a purchase: how much of what was asked for it is.
+"""The reward of a purchase: the share of the request that it meets.
 
 Source: Yao et al. 2022, "WebShop", section 3 (arXiv 2207.01206), and ``get_reward`` of the authors'
 code, whose matching rules are followed where the paper leaves them open:
