@@ -21,7 +21,7 @@ from agentic_trl.environments.adapters.common import (
 from agentic_trl.environments.base import StepResult, TextEnv, require_running
 
 CACHE = Path("~/.cache/agentic_trl/textworld")
-"""Where made games lie by default, a folder for each kind."""
+"""Default folder of made games, with a subfolder for each kind."""
 
 _TEXTS = ("admissible_commands", "description", "facts", "objective")
 _NUMBERS = ("lost", "max_score", "moves", "won")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from agentic_trl.environments.games.moves import MOVES
 
 CELL_WORDS = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
-"""What the letters of a map are called."""
+"""Names of the letters of a map."""
 
 
 def shortest_path(lake_map: Sequence[str], start: tuple[int, int] | None = None) -> list[str]:

@@ -23,7 +23,7 @@ OWN = "own"
 
 
 class Source(NamedTuple):
-    """Where questions come from."""
+    """Origin of questions."""
 
     demo: Callable[[], tuple[Question, ...]]
     """Made-up questions, used without a file."""

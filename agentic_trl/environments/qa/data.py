@@ -28,7 +28,7 @@ class Question:
     answers: tuple[str, ...]
     """Accepted answers, one or more; the letter of the right option if there are options."""
     options: tuple[str, ...] = ()
-    """What can be chosen, in the order of ``LETTERS``; empty if the answer is free."""
+    """Choices, in the order of ``LETTERS``; empty if the answer is free."""
     passages: tuple[Passage, ...] = ()
     """Passages that belong to the question, helpful or not."""
 
@@ -43,7 +43,7 @@ class Question:
 
 
 class RecordError(ValueError):
-    """What is wrong with a record."""
+    """A record that is no question; the message says why."""
 
 
 def _texts(values: Any) -> tuple[str, ...]:

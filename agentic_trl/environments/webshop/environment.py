@@ -2,7 +2,7 @@
 
 A shop of pages and buttons as in Yao et al. 2022 (arXiv 2207.01206): its actions, its pages as the
 authors' environment shows them in plain text, and its reward. The catalogue is made up
-(``webshop_synthetic``) or read from files in the authors' format (``webshop_catalog``).
+(``synthetic``) or read from files in the authors' format (``catalog``).
 """
 
 import re
@@ -28,7 +28,7 @@ class WebShop(TextEnv):
     Actions are ``search[keywords]`` and ``click[value]``, in any case; a value is a button of the
     page, the number of a product, or a value of an option. As in the original, a search is carried
     out on any page, though only the first page offers it. ``click[buy now]`` ends the episode, with
-    the share of what was asked for as the reward (``webshop_reward``), 0 to 1; every other reward is
+    the share of what was asked for as the reward (``reward.purchase_reward``), 0 to 1; every other reward is
     0. With ``strict``, a purchase earns 1 if it is all that was asked for, else 0; RAGEN and verl-agent
     train with that (verl-agent with 10). Success is a share of 1, which ``info["share"]`` holds.
 

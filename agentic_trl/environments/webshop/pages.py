@@ -17,12 +17,12 @@ BUY = "buy now"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where in the shop one is."""
+    """A page of the shop as it is shown."""
 
     kind: str = "search"
     """"search", "results", "item", "description" or "features"."""
     keywords: str = ""
-    """What was searched for."""
+    """Keywords of the search."""
     hits: tuple[str, ...] = ()
     """Numbers of the products that were found."""
     number: int = 1
