@@ -38,6 +38,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports
+	$(BIN)/deptry agentic_trl
 
 types: $(VENV)/installed-dev
 	$(BIN)/mypy

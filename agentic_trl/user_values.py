@@ -1,11 +1,11 @@
-"""Reading what users and their code give: rewards, flags and lists of texts, taken as they are meant or refused."""
+"""Values from users and their code: rewards, flags and lists of texts, read as they are meant or refused."""
 
 import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 LARGEST_REWARD = 1e12
-"""Largest magnitude of a reward. An episode of 10 000 such steps sums to 1e16, and a million squares of that
+"""Largest magnitude of a reward. An episode of 10 000 such turns sums to 1e16, and a million squares of that
 to 1e38, still a float32 (at most 3.4e38): no return, variance or value loss of a run overflows."""
 
 
@@ -14,7 +14,7 @@ def read_reward(value: Any, where: str) -> float:
 
     Args:
         value: A real number of Python, NumPy or torch; arrays and tensors with a dimension are refused.
-        where: What gave it, the subject of the error.
+        where: Its source, the subject of the error.
 
     Raises:
         TypeError: If it is no real number.
@@ -37,7 +37,7 @@ def read_flag(value: Any, where: str) -> bool:
 
     Args:
         value: A bool, or an integer 0 or 1, of Python, NumPy or torch.
-        where: What gave it, the subject of the error.
+        where: Its source, the subject of the error.
 
     Raises:
         TypeError: If it is anything else: a text such as ``"False"`` would count as true.
@@ -49,11 +49,11 @@ def read_flag(value: Any, where: str) -> bool:
 
 
 def read_success(info: Mapping[str, Any], where: str) -> bool | None:
-    """Return what an ``info`` says about success.
+    """Return the verdict of an ``info`` about success.
 
     Args:
-        info: The info of a step.
-        where: What gave it, for the error.
+        info: The info of a turn.
+        where: Its source, for the error.
 
     Returns:
         The flag; ``None`` if there is none or it is ``None``: then the score decides.
@@ -62,13 +62,13 @@ def read_success(info: Mapping[str, Any], where: str) -> bool | None:
     return None if said is None else read_flag(said, f"info['success'] of {where}")
 
 
-def read_answer(value: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
-    """Return the parts of an answer, of which the last is an ``info``.
+def read_result(value: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
+    """Return the parts of the result of ``reset`` or ``step``, of which the last is an ``info``.
 
     Args:
         value: A tuple or list of as many values as ``names``.
-        names: What the parts are called, for the error.
-        where: What gave it, the subject of the error.
+        names: Names of the parts, for the error.
+        where: Its source, the subject of the error.
 
     Raises:
         TypeError: If it is anything else, or the last part is no mapping.
@@ -91,7 +91,7 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     """Return texts; a single one is a list of one.
 
     Args:
-        name: What they are called, for the error.
+        name: Their name, for the error.
         given: A text, or several.
 
     Returns:
@@ -110,7 +110,7 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
 
 
 def _scalar(value: Any) -> Any:
-    """Return what a number, array or tensor without a dimension holds, in Python's own type."""
+    """Return the content of a number, array or tensor without a dimension, in Python's own type."""
     unwrap = getattr(value, "item", None)
     return unwrap() if callable(unwrap) and getattr(value, "ndim", None) == 0 else value
 

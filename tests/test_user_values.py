@@ -1,7 +1,7 @@
 """Values of strangers: taken as they are meant, or refused with a sentence that shows them.
 
 Mutations seen red: any object with a truth value as a flag; numbers as flags; NaN as a reward; no bound;
-texts as rewards; arrays with one entry as scalars; a list of two letters as an answer; any object as info.
+texts as rewards; arrays with one entry as scalars; a list of two letters as a result; any object as info.
 """
 
 import math
@@ -13,8 +13,8 @@ import torch
 
 from agentic_trl.user_values import (
     LARGEST_REWARD,
-    read_answer,
     read_flag,
+    read_result,
     read_reward,
     read_success,
 )
@@ -87,9 +87,9 @@ def test_the_bound_keeps_squares_of_sums_in_float32():
     assert torch.finfo(torch.float32).max > 10**6 * (10**4 * LARGEST_REWARD) ** 2
 
 
-def test_answers():
+def test_results():
     names = ("observation", "info")
-    assert read_answer(["a", {"b": 1}], names, "reset") == ("a", {"b": 1})
+    assert read_result(["a", {"b": 1}], names, "reset") == ("a", {"b": 1})
     for value, said in {
         "go": r"reset returned 'go', a str, expected 2 values: observation, info\.",
         ("a",): r"reset returned \('a',\), a tuple of 1, expected 2 values",
@@ -98,7 +98,7 @@ def test_answers():
         ("a", None): "reset returned the info None, expected a dictionary",
     }.items():
         with pytest.raises(TypeError, match=said):
-            read_answer(value, names, "reset")
+            read_result(value, names, "reset")
 
 
 def test_long_values_are_quoted_in_part():

@@ -1,4 +1,4 @@
-"""What an environment is: text in, text out, the interface of Gymnasium.
+"""The interface of an environment, which is Gymnasium's: text in, text out.
 
 Contract between an environment and the rollout:
 
@@ -7,16 +7,16 @@ Contract between an environment and the rollout:
   between the members of a group: members start from the same state and may draw other noise. Each
   attempt gets a copy of its own, as does each environment of the containers in its arguments.
 - ``step(action)`` receives the text inside the action tags, stripped; where the action format has
-  several ``tags``, the action with its tags. An answer without an action never reaches the
-  environment: the rollout answers for it and shows the last observation again.
+  several ``tags``, the action with its tags. A response without an action never reaches the
+  environment: the rollout replies in its place and shows the last observation again.
 - ``info["messages"]`` of ``reset``, chat messages, stand before the first observation in place of the
   system message.
-- An action that cannot be carried out is no error: answer with an observation that says so, reward
-  0, and ``info["invalid_action"] = True``.
-- ``info["success"]`` of the last step says whether the goal is reached. Without it, or where it is ``None``,
+- An action that cannot be carried out is no error: return an observation that says so, reward 0, and
+  ``info["invalid_action"] = True``.
+- ``info["success"]`` of the last turn says whether the goal is reached. Without it, or where it is ``None``,
   success means ``terminated`` and a score, reward functions included, of at least ``success_threshold``.
 - Rewards are real numbers of at most ``reading.LARGEST_REWARD`` in magnitude; ``terminated``, ``truncated``,
-  ``info["success"]`` and ``info["invalid_action"]`` are bools, or 0 and 1. What else comes fails the attempt.
+  ``info["success"]`` and ``info["invalid_action"]`` are bools, or 0 and 1. Anything else fails the attempt.
 - Observations are data: whatever they contain, they cannot forge a turn or a special token.
 """
 
@@ -25,16 +25,17 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 
+from agentic_trl.environments.splits import first_seed
 from agentic_trl.user_values import as_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionFormat:
-    """How an answer is written, and so which of its characters are the action."""
+    """The form of a response, which decides which of its characters are the action."""
 
     tag: str = "action"
     """Name of the tag pair around the action."""
@@ -46,11 +47,11 @@ class ActionFormat:
     words: tuple[str, ...] = ()
     """The legal actions, if they can be listed; shown in the instructions."""
     syntax: str = "your action"
-    """What stands inside the tags, if the legal actions cannot be listed; shown in the instructions."""
+    """Placeholder inside the tags, if the legal actions cannot be listed; shown in the instructions."""
     whole: bool = False
-    """Whether the whole answer is the action: no tags, no reasoning, no instruction."""
+    """Whether the whole response is the action: no tags, no reasoning, no instruction."""
     lenient: bool = False
-    """Whether a bare word of ``words`` counts as the action of an answer without tags."""
+    """Whether a bare word of ``words`` counts as the action of a response without tags."""
 
     def __post_init__(self) -> None:
         words: Any = self.words
@@ -69,7 +70,7 @@ class ActionFormat:
         if self.tags and (self.words or self.whole):
             raise ValueError(
                 f"ActionFormat got tags={self.tags} and words={self.words}, whole={self.whole}, expected "
-                "`tags` alone: words and whole answers belong to formats with one `tag`."
+                "`tags` alone: words and whole responses belong to formats with one `tag`."
             )
 
     @property
@@ -78,7 +79,7 @@ class ActionFormat:
         return self.tags or (self.tag,)
 
     def describe(self) -> str:
-        """Return the instruction that tells a model how to answer; empty for whole answers."""
+        """Return the instruction about the form of a response; empty for whole responses."""
         if self.whole:
             return ""
         legal = f", one of: {', '.join(self.words)}" if self.words else ""
@@ -90,10 +91,10 @@ class ActionFormat:
         )
 
     def write(self, action: str) -> str:
-        """Return an answer that is an action and nothing else.
+        """Return a response that is an action and nothing else.
 
         Args:
-            action: What ``step`` is to receive.
+            action: Argument that ``step`` is to receive.
         """
         return action if self.whole or self.tags else f"<{self.tag}>{action}</{self.tag}>"
 
@@ -101,7 +102,7 @@ class ActionFormat:
         """Return the name of the tag and the stripped content of an action of a format with ``tags``.
 
         Args:
-            action: What ``step`` received.
+            action: Argument that ``step`` received.
 
         Returns:
             Name and content; the name is empty if the action is not one pair of ``tags``.
@@ -111,8 +112,31 @@ class ActionFormat:
         return (match[1], match[2].strip()) if match else ("", "")
 
 
+State = TypeVar("State")
+
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 """Observation, reward, terminated, truncated, info."""
+
+
+def require_running(state: State | None, env: object) -> State:
+    """Refuse a step outside of an episode.
+
+    Args:
+        state: What a running episode has; ``None`` or ``False`` if none is running.
+        env: The environment.
+
+    Returns:
+        The state.
+
+    Raises:
+        RuntimeError: If no episode is running.
+    """
+    if state is None or state is False:
+        raise RuntimeError(
+            f"{type(env).__name__} got a step while no episode was running, expected one after "
+            "`reset` and before the end of the episode; call `reset` first."
+        )
+    return state
 
 
 class AnyText(gymnasium.spaces.Text):
@@ -139,17 +163,16 @@ class TextEnv(gymnasium.Env[str, str]):
     instructions: str = ""
     """The task in words: the system message, followed by ``action_format.describe()``."""
     action_format: ActionFormat = ActionFormat()
-    """How an answer is written."""
+    """The form of a response."""
     reward_range: tuple[float, float] = (-math.inf, math.inf)
-    """Lowest and highest reward of a step."""
+    """Lowest and highest reward of a turn."""
 
     trusted: bool = False
     """Whether observations are the user's own prompts, whose special tokens are meant as such."""
     task_columns: tuple[str, ...] | None = None
     """Columns of a dataset that ``reset`` reads from its options; others are refused. ``None``: any."""
     earns_rewards: bool | None = True
-    """Whether steps earn rewards, or reward functions alone score. ``None``: that differs between instances,
-    each of which sets it."""
+    """Whether turns earn rewards; if not, reward functions alone score. ``None``: each instance sets its own."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -180,7 +203,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
         Returns:
             Observation, reward, terminated (an end of the task itself), truncated (cut, for example
-            by a step limit), info.
+            by a limit on moves), info.
 
         Raises:
             NotImplementedError: If the subclass does not define it.
@@ -212,9 +235,7 @@ class TextEnv(gymnasium.Env[str, str]):
             ValueError: If ``split`` is another word.
         """
         del kwargs
-        if split not in {"train", "eval"}:
-            raise ValueError(f"split: got {split!r}, expected 'train' or 'eval'.")
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
+        first = first_seed(split)
         return [{"seed": first + index} for index in range(count)]
 
 
@@ -222,13 +243,9 @@ class NoOwnTasksError(ValueError):
     """Raised by ``make_tasks`` of an environment that cannot invent tasks."""
 
 
-EVAL_SEED_OFFSET = 1_000_000
-"""First seed of evaluation tasks where tasks are seeds alone."""
-
-
 @runtime_checkable
 class Environment(Protocol):
-    """What the rollout needs: a plain class with these two methods is an environment."""
+    """Any class with these two methods is an environment for the rollout."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

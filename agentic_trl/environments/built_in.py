@@ -51,4 +51,4 @@ BUILT_IN: dict[str, dict[str, Any]] = {
         "description": "Choose the right answer to a medical question.",
     },
 }
-"""What ``register_env`` is called with."""
+"""Arguments of ``register_env`` by id."""

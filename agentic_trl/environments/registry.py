@@ -1,4 +1,4 @@
-"""Names for environments: register one, list them, build one, and read what a trainer was given.
+"""Names for environments: register one, list them, build one, and resolve a trainer's argument.
 
 Importing this file imports no environment: the built-in ones are registered by ``"module:Class"``
 strings, which are resolved when an environment is built.
@@ -113,7 +113,7 @@ def make_env(id: str, **kwargs: Any) -> Environment:
 def resolve_environment(
     environment: EntryPoint, kwargs: Mapping[str, Any] | None = None
 ) -> EnvSpec:
-    """Return the spec of what a user gave as ``environment``.
+    """Return the spec of a trainer's argument ``environment``.
 
     Args:
         environment: A registered id, ``"module:Class"``, a class with ``reset`` and ``step``, or a factory.

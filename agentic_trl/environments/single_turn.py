@@ -1,4 +1,4 @@
-"""One prompt, one answer: ordinary text as an episode of one turn, scored by reward functions."""
+"""One prompt, one response: ordinary text as an episode of one turn, scored by reward functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from agentic_trl.environments.base import ActionFormat, NoOwnTasksError, StepRes
 
 
 class SingleTurn(TextEnv):
-    """Shows the ``prompt`` of the dataset row and ends after the answer; reward functions score it."""
+    """Shows the ``prompt`` of the dataset row and ends after the response; reward functions score it."""
 
     action_format = ActionFormat(whole=True)
     trusted = True
@@ -43,7 +43,7 @@ class SingleTurn(TextEnv):
         """End the episode.
 
         Args:
-            action: The answer.
+            action: The response.
 
         Returns:
             An empty observation, reward 0, and the end; of success it says nothing.

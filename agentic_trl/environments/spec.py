@@ -1,4 +1,4 @@
-"""How an environment is built: what a name, a class or a factory stands for."""
+"""How an environment is built from a name, a class or a factory."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ from typing import Any
 from agentic_trl.environments.base import Environment, Oracle, TextEnv
 
 EntryPoint = Callable[..., Any] | str
-"""What builds an environment: a class, a factory, or a string ``"module:Class"``."""
+"""Builder of an environment: a class, a factory, or a string ``"module:Class"``."""
 
 DEFAULT_MAX_TURNS = 10
 """Turns per episode of a class or factory that is not registered."""
@@ -19,7 +19,7 @@ DEFAULT_MAX_TURNS = 10
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """How to build an environment, and what a rollout needs to know about it."""
+    """Builder of an environment, with its limits for a rollout."""
 
     id: str
     """Name, not empty."""

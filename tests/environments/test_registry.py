@@ -22,7 +22,8 @@ import sys
 import pytest
 
 from agentic_trl.environments import registry
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, TextEnv
+from agentic_trl.environments.base import TextEnv
+from agentic_trl.environments.built_in import BUILT_IN
 from agentic_trl.environments.games.frozen_lake import FrozenLake
 from agentic_trl.environments.registry import (
     env_spec,
@@ -32,6 +33,7 @@ from agentic_trl.environments.registry import (
     resolve_environment,
 )
 from agentic_trl.environments.spec import EnvSpec
+from agentic_trl.environments.splits import EVAL_SEED_OFFSET
 from tests.paths import ROOT
 
 
@@ -74,10 +76,11 @@ def test_import_loads_no_environment():
     names, modules = out.stdout.splitlines()
     assert "FrozenLake-v1" in names
     assert ast.literal_eval(modules) == [
-        "agentic_trl.texts",
+        "agentic_trl.environments.adapters",
+        "agentic_trl.environments.adapters.optional",
+        "agentic_trl.environments.splits",
         "agentic_trl.environments.base",
         "agentic_trl.environments.built_in",
-        "agentic_trl.environments.adapters.optional",
         "agentic_trl.environments.spec",
         "agentic_trl.environments.registry",
     ]
@@ -239,3 +242,11 @@ def test_partial_of_a_class_keeps_its_tasks():
 def test_spec_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         env_spec("FrozenLake-v1").max_turns = 3
+
+
+@pytest.mark.parametrize("id", BUILT_IN)
+def test_arguments_of_an_environment_are_given_by_name(id):
+    with pytest.raises(TypeError, match="positional argument"):
+        env_spec(id).load()(6)
+    with pytest.raises(TypeError, match="sizes"):
+        make_env(id, sizes=6)

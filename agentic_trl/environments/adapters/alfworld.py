@@ -4,6 +4,7 @@ The games are those that ``alfworld-download`` puts under ``$ALFWORLD_DATA``; sm
 for the same engine come from ``alfworld_houses.write_houses``.
 """
 
+import itertools
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from typing import Any
 
 from agentic_trl.environments.adapters.common import need, system_message
 from agentic_trl.environments.adapters.textworld import TextGame
+from agentic_trl.environments.splits import first_seed, first_tasks
 
 LAYOUT = "json_2.1.1"
 """Folder of the games under ``$ALFWORLD_DATA``."""
@@ -38,6 +40,7 @@ class ALFWorld(TextGame):
 
     def __init__(
         self,
+        *,
         data: str | None = None,
         eval_split: str = "seen",
         choices: int = 0,
@@ -50,13 +53,13 @@ class ALFWorld(TextGame):
                 ``~/.cache/alfworld``.
             eval_split: ``"seen"`` or ``"unseen"`` rooms for evaluation.
             choices: Most possible actions to list with each observation, 0 or more.
-            solution: Whether to plan the way to the goal at every step, for ``oracle``.
+            solution: Whether to plan the way to the goal at every turn, for ``oracle``.
 
         Raises:
             ImportError: If the package is not installed.
             ValueError: If an argument is out of range.
         """
-        super().__init__(choices, solution)
+        super().__init__(choices=choices, solution=solution)
         if eval_split not in _EVAL_FOLDERS:
             raise ValueError(f"eval_split: got {eval_split!r}, expected 'seen' or 'unseen'.")
         self._root = _root(data)
@@ -105,20 +108,13 @@ class ALFWorld(TextGame):
         Raises:
             ValueError: If the split is unknown or has fewer games.
         """
-        if split not in {"train", "eval"}:
-            raise ValueError(f"split: got {split!r}, expected 'train' or 'eval'.")
+        first_seed(split)  # refuses other words
         folder = "train" if split == "train" else _EVAL_FOLDERS[kwargs.get("eval_split", "seen")]
         root = _root(kwargs.get("data"))
         games = _solvable(root, _files(root, folder))
-        rows = [
-            {"seed": seed, "game": game} for seed, game in zip(range(count), games, strict=False)
-        ]
-        if len(rows) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {root / folder} holds {len(rows)} "
-                "solvable games; ask for fewer (num_train_tasks, num_eval_tasks)."
-            )
-        return rows
+        short = f"{root / folder} holds {{}} solvable games; ask for fewer (num_train_tasks, num_eval_tasks)"
+        found = first_tasks([*itertools.islice(games, count)], count, split, short)
+        return [{"seed": seed, "game": game} for seed, game in enumerate(found)]
 
 
 def _root(data: str | None) -> Path:

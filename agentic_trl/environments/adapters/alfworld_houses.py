@@ -16,19 +16,7 @@ _ONE_EACH = ("Fridge", "Microwave", "SinkBasin", "DiningTable", "SideTable")
 _SEVERAL = ("CounterTop", "Cabinet", "Drawer", "Shelf")
 _PLACES = ("CounterTop", "Cabinet", "Drawer", "Shelf", "DiningTable")
 _LAMP = "DeskLamp"
-_THINGS = (
-    "Apple",
-    "Bowl",
-    "Bread",
-    "Cup",
-    "Egg",
-    "Mug",
-    "Plate",
-    "Potato",
-    "Tomato",
-    "Spoon",
-    "Book",
-)
+_THINGS = ("Apple", "Bowl", "Bread", "Cup", "Egg", "Mug", "Plate", "Potato", "Tomato", "Spoon", "Book")  # fmt: skip
 _START = "loc_bar_0_bar_0_bar_0_bar_0"
 _CHANGES = {
     "pick_and_place_simple": None,

@@ -1,4 +1,4 @@
-"""What the adapters share: optional packages, and the task and the choices in words."""
+"""Shared by adapters: optional packages, and the task and the choices in words."""
 
 import importlib
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def system_message(env: TextEnv, task: str) -> dict[str, Any]:
     There it stays visible when the history is a window.
 
     Args:
-        env: Supplies the instructions and how to answer.
+        env: Supplies the instructions and the form of a response.
         task: The task of this episode.
     """
     lines = (env.instructions, task.strip(), env.action_format.describe())
@@ -46,10 +46,10 @@ def with_choices(observation: str, commands: Sequence[str], limit: int) -> str:
     """Append the commands that are possible now to an observation.
 
     Args:
-        observation: What the environment said.
+        observation: Text of the environment.
         commands: The possible commands.
-        limit: Most commands to list, 0 or more. Of more, so many are listed, evenly spaced in
-            alphabetical order.
+        limit: Most commands to list, 0 or more. If there are more, this many are listed, evenly spaced
+            in alphabetical order.
     """
     known = sorted(set(commands))
     count = min(limit, len(known))
@@ -58,20 +58,3 @@ def with_choices(observation: str, commands: Sequence[str], limit: int) -> str:
         return observation
     some = "" if len(shown) == len(known) else f" ({len(shown)} of {len(known)})"
     return f"{observation.rstrip()}\npossible actions{some}: {'; '.join(shown)}"
-
-
-def require_running(running: bool, env: TextEnv) -> None:
-    """Refuse a step outside of an episode.
-
-    Args:
-        running: Whether an episode is running.
-        env: The environment.
-
-    Raises:
-        RuntimeError: If none is.
-    """
-    if not running:
-        raise RuntimeError(
-            f"{type(env).__name__} got a step while no episode was running, expected one after "
-            "`reset` and before the end of the episode; call `reset` first."
-        )

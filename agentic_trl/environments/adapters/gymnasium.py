@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.user_values import read_flag, read_reward, read_success
 
 # Joined to the noise seed, so that noise and start never come from one stream of random numbers.
@@ -25,6 +25,7 @@ class GymnasiumText(TextEnv):
     def __init__(
         self,
         env_id: str,
+        *,
         actions: Sequence[str] | None = None,
         render: Callable[[Any, Any, dict[str, Any]], str] | None = None,
         instructions: str = "",
@@ -41,7 +42,7 @@ class GymnasiumText(TextEnv):
                 ``str`` of the observation by default.
             instructions: The task in words.
             success: Whether the goal is reached, from the summed reward, terminated, truncated and
-                info of a step. Without it, the environment's own ``info["success"]`` counts, or else
+                info of a turn. Without it, the environment's own ``info["success"]`` counts, or else
                 that the episode terminated with a summed reward of at least the spec's
                 ``success_threshold``; so it is where the function returns ``None``.
             **make_kwargs: Arguments for ``gymnasium.make``.
@@ -114,11 +115,7 @@ class GymnasiumText(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        if not self._running:
-            raise RuntimeError(
-                "GymnasiumText got a step while no episode was running, expected one after `reset` "
-                "and before the end of the episode; call `reset` first."
-            )
+        require_running(self._running, self)
         number = self._numbers.get(action.strip().lower())
         if number is None:
             text = f"invalid action: answer {_listed(self.action_format.words)}\n{self._text}"

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from agentic_trl.environments.adapters.common import need, require_running
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.adapters.common import need
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.user_values import read_flag, read_reward
 
 
@@ -19,6 +19,7 @@ class OpenEnv(TextEnv):
     def __init__(
         self,
         base_url: str,
+        *,
         action_field: str = "message",
         observation_field: str | None = None,
         instructions: str = "",

@@ -1,6 +1,6 @@
-"""Environments whose packages are extras of this one: what ``registry`` registers besides the built-in ones.
+"""Environments whose packages are extras of this one, which ``registry`` registers besides the built-in ones.
 
-Nothing is imported before an environment is built; what is missing is then named with the command that
+Nothing is imported before an environment is built; the error about a missing package holds the command that
 installs it.
 """
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from agentic_trl.environments.adapters.common import need, require_running
-from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.adapters.common import need
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.user_values import read_reward
 
 
@@ -64,8 +64,8 @@ class ReasoningGym(TextEnv):
         Raises:
             RuntimeError: If no question is open.
         """
-        require_running(self.entry is not None, self)
-        given = self._dataset.score_answer(action, self.entry)
+        entry = require_running(self.entry, self)
+        given = self._dataset.score_answer(action, entry)
         score = read_reward(given, f"The score of the dataset {self._name!r}")
         self.entry = None
         return "", score, True, False, {}

@@ -13,11 +13,11 @@ from typing import Any
 
 from agentic_trl.environments.adapters.common import (
     need,
-    require_running,
     system_message,
     with_choices,
 )
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
+from agentic_trl.environments.splits import first_seed, first_tasks
 from agentic_trl.user_values import read_flag
 
 JAVA_OPTIONS = "-Xmx512m -XX:+UseSerialGC"
@@ -30,13 +30,12 @@ _CLOSE_SECONDS = 10
 
 
 class ScienceWorld(TextEnv):
-    """Carry out an experiment; the simulator scores the steps on the way from 0 to 100.
+    """Carry out an experiment; the simulator scores the way there from 0 to 100.
 
-    With ``reward="score"`` the reward of a step is a hundredth of the points it brought, so that a
-    solved task sums to 1; a fatal mistake takes the sum to -1. Points that a task begins with come with
-    the first step. With ``reward="success"`` it is 1 when
-    the task is solved, 0 otherwise. Success is 100 points. ``score`` holds the points, ``task`` the name of the
-    task; both are for reading.
+    With ``reward="score"`` the reward of a turn is a hundredth of the points it brought, so that a solved task
+    sums to 1; a fatal mistake takes the sum to -1. Points that a task begins with come with the first turn. With
+    ``reward="success"`` it is 1 when the task is solved, 0 otherwise. Success is 100 points. ``score`` holds the
+    points, ``task`` the name of the task; both are for reading.
     """
 
     task_columns = ("task", "variation")
@@ -50,6 +49,7 @@ class ScienceWorld(TextEnv):
 
     def __init__(
         self,
+        *,
         tasks: Sequence[str] | None = None,
         simplifications: str = "easy",
         reward: str = "score",
@@ -69,7 +69,7 @@ class ScienceWorld(TextEnv):
             step_limit: Moves after which the episode is cut, as the simulator counts them: looking
                 is free. At least 1.
             choices: Most possible actions to list with each observation, 0 or more. Listing costs
-                about 0.1 s a step.
+                about 0.1 s a turn.
             gold_path: Whether to have the simulator solve each task, for ``oracle``.
             eval_split: ``"dev"`` or ``"test"``, the variations that evaluation uses.
 
@@ -150,7 +150,7 @@ class ScienceWorld(TextEnv):
         """
         require_running(self._running, self)
         # The simulator itself: its Python class lists all possible actions at every step, which takes
-        # far longer than the step.
+        # far longer than the step itself.
         server = self._simulator.server
         observation = server.step(action)
         before, self.score = self.score, round(100 * server.getScore())
@@ -207,22 +207,18 @@ class ScienceWorld(TextEnv):
             ImportError: If the package is not installed.
             ValueError: If the split is unknown or has fewer tasks.
         """
-        if split not in {"train", "eval"}:
-            raise ValueError(f"split: got {split!r}, expected 'train' or 'eval'.")
+        first_seed(split)  # refuses other words
         part = "train" if split == "train" else kwargs.get("eval_split", "test")
         kinds = [
             [(name, number) for number in variations()[name][part]]
             for name in task_names(kwargs.get("tasks"))
         ]
         rows = [pair for round_ in zip_longest(*kinds) for pair in round_ if pair is not None]
-        if len(rows) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but these kinds of tasks have "
-                f"{len(rows)} variations; ask for fewer (num_train_tasks, num_eval_tasks)."
-            )
+        short = "these kinds of tasks have {} variations; ask for fewer (num_train_tasks, num_eval_tasks)"
+        pairs = first_tasks(rows, count, split, short)
         return [
             {"seed": index, "task": name, "variation": number}
-            for index, (name, number) in enumerate(rows[:count])
+            for index, (name, number) in enumerate(pairs)
         ]
 
     def _shown(self, observation: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agentic_trl.environments.adapters.common import need, require_running, system_message
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.adapters.common import need, system_message
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.user_values import read_flag, read_reward
 
 # The games draw from Python's global random numbers, so one acts at a time, each with its own state.

@@ -15,14 +15,13 @@ from typing import Any
 
 from agentic_trl.environments.adapters.common import (
     need,
-    require_running,
     system_message,
     with_choices,
 )
-from agentic_trl.environments.base import StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 
 CACHE = Path("~/.cache/agentic_trl/textworld")
-"""Where made games lie by default, a folder for each kind."""
+"""Default folder of made games, with a subfolder for each kind."""
 
 _TEXTS = ("admissible_commands", "description", "facts", "objective")
 _NUMBERS = ("lost", "max_score", "moves", "won")
@@ -34,12 +33,12 @@ class TextGame(TextEnv):
 
     task_columns: tuple[str, ...] | None = ("game",)
 
-    def __init__(self, choices: int = 0, solution: bool = False) -> None:
-        """Set what is asked of the engine.
+    def __init__(self, *, choices: int = 0, solution: bool = False) -> None:
+        """Set what observations list, and whether the engine plans.
 
         Args:
             choices: Most possible actions to list with each observation, 0 or more.
-            solution: Whether to plan the way to the goal at every step, for ``oracle``.
+            solution: Whether to plan the way to the goal at every turn, for ``oracle``.
 
         Raises:
             ValueError: If ``choices`` is negative.
@@ -78,7 +77,7 @@ class TextGame(TextEnv):
             action: A command. What the game does not understand changes nothing.
 
         Returns:
-            What happens, the share of the game's points that the step brought, whether the game is
+            What happens, the share of the game's points that the action brought, whether the game is
             won or lost, truncated (always False), and ``info`` with ``success`` (won) and
             ``invalid_action``.
 
@@ -147,6 +146,7 @@ class TextWorld(TextGame):
     def __init__(
         self,
         game: str = "tw-simple --rewards dense --goal detailed",
+        *,
         cache: str | None = None,
         choices: int = 0,
         solution: bool = False,
@@ -157,15 +157,15 @@ class TextWorld(TextGame):
             game: Arguments of ``tw-make`` but for seed and output: the kind of game and its options.
             cache: Folder for made games, ``CACHE`` by default.
             choices: Most possible actions to list with each observation, 0 or more.
-            solution: Whether to plan the way to the goal at every step, for ``oracle``.
+            solution: Whether to plan the way to the goal at every turn, for ``oracle``.
 
         Raises:
             ImportError: If the package is not installed.
             ValueError: If ``choices`` is negative.
         """
-        super().__init__(choices, solution)
+        super().__init__(choices=choices, solution=solution)
         self._module = need("textworld", "textworld")
-        # What the interpreter says of every game that it does not know by name; TextWorld needs none of it.
+        # The interpreter warns about every game that it does not know by name; TextWorld needs no such support.
         warnings.filterwarnings("ignore", message=".* is not fully supported", category=UserWarning)
         self._game = shlex.split(game)
         kind = hashlib.sha256("\0".join(self._game).encode()).hexdigest()[:12]
@@ -178,7 +178,8 @@ class TextWorld(TextGame):
 
         Args:
             seed: Seed of the game that is made.
-            options: ``game``, the file of a game (``.z8`` with its ``.json``) in place of a made one. Games have no noise.
+            options: ``game``, the file of a game (``.z8`` with its ``.json``) in place of a made one.
+                Games have no noise.
 
         Returns:
             The room, and ``info`` with the objective in the system message.
@@ -222,6 +223,6 @@ class TextWorld(TextGame):
                 raise RuntimeError(
                     f"tw-make refused {shlex.join(self._game)!r}: {(done.stderr or done.stdout)[-400:]}"
                 )
-            # The game last: who finds it finds the rest.
+            # The game comes last, so that the rest is there once it is found.
             for suffix in (".json", ".z8"):
                 os.replace(made.with_suffix(suffix), path.with_suffix(suffix))

@@ -6,12 +6,11 @@ Contract, that of TRL 1.16 for such a class:
   which is put behind the last message of the row's ``prompt``. A seed is passed if it is accepted.
 - Its other public methods are tools: only those that the class itself declares, never inherited ones.
   Type hints and docstring say what they take, as for ``transformers.utils.get_json_schema``.
-- ``get_reward()``, if there is one, gives the reward so far; it is read after every answer, and the turn
-  earns what it has risen by, so that an episode that is cut has its reward, too. Without it reward functions
-  alone score.
+- ``get_reward()``, if there is one, gives the reward so far; it is read after every response, and the turn
+  earns its rise, so that an episode that is cut has its reward, too. Without it reward functions alone score.
 - Success follows the final score (the run's ``success_threshold``), unless the environment is given a
   threshold of its own for ``get_reward()``.
-- An answer without a call is the final one and ends the episode. What a call raises is its result.
+- A response without a call is the final one and ends the episode. An exception of a call is its result.
 - Methods may be coroutines.
 
 The tools stand in the system message, in the form that Qwen and Hermes models are trained on, so the chat
@@ -63,6 +62,7 @@ class ToolEnv(TextEnv):
         self,
         environment_factory: Callable[[], Any] | str | None = None,
         tools: Sequence[Callable[..., Any]] = (),
+        *,
         instructions: str = "",
         success_threshold: float | None = None,
     ) -> None:
@@ -147,14 +147,14 @@ class ToolEnv(TextEnv):
         return last["content"] + said, {"messages": [head, *rest]}
 
     def step(self, action: str) -> StepResult:
-        """Carry out the calls of an answer.
+        """Carry out the calls of a response.
 
         Args:
-            action: The whole answer; reasoning up to ``</think>`` is passed over.
+            action: The whole response; reasoning up to ``</think>`` is passed over.
 
         Returns:
             A line for each call: the function's name and its result. Then the rise of the reward,
-            whether this was the final answer, truncated (always False), and ``info`` with ``invalid_action``
+            whether this was the final response, truncated (always False), and ``info`` with ``invalid_action``
             (a call failed), and ``success`` if the environment has a threshold of its own.
         """
         calls = _CALL.findall(action.rsplit("</think>", 1)[-1])

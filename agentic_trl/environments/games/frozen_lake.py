@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
 
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.environments.games.frozen_lake_maps import (
-    MOVES,
     cell_word,
     check_map,
     find,
-    is_eval_map,
-    offset,
     shortest_path,
 )
 from agentic_trl.environments.games.moves import (
+    MOVES,
     check_actions_per_turn,
     move_format,
+    offset,
     read_moves,
     refusal,
     turn_rule,
     write_moves,
 )
+from agentic_trl.environments.splits import seeded_tasks, split_of
 
 SEARCH_LIMIT = 200_000
 """Seeds that ``FrozenLake.make_tasks`` tries before it gives up."""
@@ -34,9 +34,6 @@ SEARCH_LIMIT = 200_000
 # Joined to the noise seed: a map and the noise on it may have the same seed, and one stream of
 # random numbers for both would tie the slips to the cells.
 _NOISE_STREAM = 1
-
-
-_WORDS = tuple(MOVES)
 
 _TASK = (
     "You walk on a frozen lake. Reach the goal (G). Falling into a hole (H) ends the walk. "
@@ -49,17 +46,19 @@ class FrozenLake(TextEnv):
 
     Reward 1 at the goal, 0 otherwise. On a slippery lake a move goes, with a third each, where it
     was meant to or to one of the two sides, or where it was meant to with another ``success_rate``.
-    An action holds one move, or with ``actions_per_turn`` several (``moves.read_moves``). After ``reset``, ``lake_map`` holds the rows of the map
-    and ``player`` the row and column of the player, from 0; both are for reading.
+    An action holds one move, or with ``actions_per_turn`` several (``moves.read_moves``). After
+    ``reset``, ``lake_map`` holds the rows of the map and ``player`` the row and column of the player,
+    from 0; both are for reading.
     """
 
-    action_format = move_format(_WORDS, 1)
+    action_format = move_format(1)
     task_columns = ("map",)
     reward_range = (0.0, 1.0)
-    instructions = _TASK.format(turn=turn_rule(_WORDS, 1))
+    instructions = _TASK.format(turn=turn_rule(1))
 
     def __init__(
         self,
+        *,
         size: int = 4,
         frozen_probability: float = 0.8,
         slippery: bool = False,
@@ -100,8 +99,8 @@ class FrozenLake(TextEnv):
         self.show_map = show_map
         self.success_rate = success_rate
         self.actions_per_turn = actions_per_turn
-        self.action_format = move_format(_WORDS, actions_per_turn)
-        self.instructions = _TASK.format(turn=turn_rule(_WORDS, actions_per_turn))
+        self.action_format = move_format(actions_per_turn)
+        self.instructions = _TASK.format(turn=turn_rule(actions_per_turn))
         if slippery:
             self.instructions = f"{self.instructions} The ice is slippery: you may slide sideways."
         self.lake_map: tuple[str, ...] = ()
@@ -159,22 +158,18 @@ class FrozenLake(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        if not self._running:
-            raise RuntimeError(
-                "FrozenLake got a step while no episode was running, expected one after `reset` and "
-                "before the end of the episode; call `reset` first."
-            )
-        moves, valid = read_moves(action, MOVES, self.actions_per_turn)
+        require_running(self._running, self)
+        moves, valid = read_moves(action, self.actions_per_turn)
         reward = 0.0
         for word in moves:  # the goal and a hole hold the player and pay no second reward
-            cell, gained, terminated, _, _ = self._lake.step(_WORDS.index(word))
+            cell, gained, terminated, _, _ = self._lake.step(list(MOVES).index(word))
             self.player = divmod(cell, len(self.lake_map[0]))
             self._running = not terminated
             reward += float(gained)
         row, column = self.player
         text = self._describe()
         if not valid:
-            text = f"{refusal(_WORDS, self.actions_per_turn)}\n{text}"
+            text = f"{refusal(self.actions_per_turn)}\n{text}"
         info = {"success": self.lake_map[row][column] == "G", "invalid_action": not valid}
         return text, reward, not self._running, False, info
 
@@ -201,23 +196,16 @@ class FrozenLake(TextEnv):
             ValueError: If an argument is out of range, or ``SEARCH_LIMIT`` seeds hold fewer maps.
         """
         lake = cls(**kwargs)
-        if split not in {"train", "eval"}:
-            raise ValueError(f"Got split={split!r}; FrozenLake has the splits 'train' and 'eval'.")
-        tasks: dict[tuple[str, ...], dict[str, Any]] = {}
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
-        for seed in range(first, first + SEARCH_LIMIT):
-            if len(tasks) >= count:
-                break
+
+        def draw(seed: int) -> dict[str, Any] | None:
             rows = generate_random_map(lake.size, lake.frozen_probability, seed)
-            if is_eval_map(rows) == (split == "eval"):
-                tasks.setdefault(tuple(rows), {"seed": seed, "map": rows})
-        if len(tasks) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {SEARCH_LIMIT} seeds hold only "
-                f"{len(tasks)} distinct maps of size {lake.size} with frozen_probability="
-                f"{lake.frozen_probability}; ask for fewer tasks or a larger size."
-            )
-        return list(tasks.values())
+            return {"map": rows} if split_of("\n".join(rows)) == split else None
+
+        of = (
+            f"maps of size {lake.size} with frozen_probability={lake.frozen_probability}; ask for fewer "
+            "tasks or a larger size"
+        )
+        return seeded_tasks(count, split, draw, limit=SEARCH_LIMIT, of=of)
 
     def _describe(self) -> str:
         """Return the observation: the map, where the goal is, and what the four moves lead to."""
@@ -225,7 +213,8 @@ class FrozenLake(TextEnv):
         cell = self.lake_map[row][column]
         if cell in "GH":
             return "You reached the goal." if cell == "G" else "You fell into a hole."
-        lines = [f"goal: {offset(self.lake_map, row, column)}"]
+        goal_row, goal_column = find(self.lake_map, "G")
+        lines = [f"goal: {offset(goal_row - row, goal_column - column)}"]
         lines += [
             f"{word}: {cell_word(self.lake_map, row + down, column + right)}"
             for word, (down, right) in MOVES.items()

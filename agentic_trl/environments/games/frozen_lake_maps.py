@@ -1,14 +1,12 @@
-"""Maps of FrozenLake: what is where, the shortest way, and which maps are held out."""
+"""Maps of FrozenLake: cells, distances and the shortest way."""
 
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 
-MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-"""Change of (row, column) by action, in the order of Gymnasium's action numbers."""
+from agentic_trl.environments.games.moves import MOVES
 
 CELL_WORDS = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
-"""What the letters of a map are called."""
+"""Names of the letters of a map."""
 
 
 def shortest_path(lake_map: Sequence[str], start: tuple[int, int] | None = None) -> list[str]:
@@ -44,20 +42,6 @@ def shortest_path(lake_map: Sequence[str], start: tuple[int, int] | None = None)
     )
 
 
-def offset(rows: Sequence[str], row: int, column: int) -> str:
-    """Return where the goal is as seen from a cell, for example ``2 down, 1 right``.
-
-    Args:
-        rows: Rows of the map.
-        row: Row of the cell, from 0.
-        column: Column of the cell, from 0.
-    """
-    goal_row, goal_column = find(rows, "G")
-    down, right = goal_row - row, goal_column - column
-    parts = [(down, "down" if down > 0 else "up"), (right, "right" if right > 0 else "left")]
-    return ", ".join(f"{abs(number)} {word}" for number, word in parts if number)
-
-
 def cell_word(rows: Sequence[str], row: int, column: int) -> str:
     """Return what is in a cell: ice, hole or goal, or edge outside of the map.
 
@@ -79,15 +63,6 @@ def find(rows: Sequence[str], letter: str) -> tuple[int, int]:
         letter: One that the map has.
     """
     return divmod("".join(rows).index(letter), len(rows[0]))
-
-
-def is_eval_map(rows: Sequence[str]) -> bool:
-    """Return whether a map belongs to evaluation: one in four, the same in every process.
-
-    Args:
-        rows: Rows of the map.
-    """
-    return hashlib.sha256("\n".join(rows).encode()).digest()[0] % 4 == 0
 
 
 def check_map(rows: Sequence[str]) -> tuple[str, ...]:

@@ -4,14 +4,15 @@ The rooms, the moves and the solver are in ``sokoban_levels``; this file adds th
 the tasks and an oracle.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, StepResult, TextEnv
+from agentic_trl.environments.base import StepResult, TextEnv, require_running
 from agentic_trl.environments.games.moves import (
+    MOVES,
     check_actions_per_turn,
     move_format,
+    offset,
     read_moves,
     refusal,
     turn_rule,
@@ -19,13 +20,13 @@ from agentic_trl.environments.games.moves import (
 )
 from agentic_trl.environments.games.sokoban_levels import (
     MIN_MOVES,
-    MOVES,
     Room,
     generate_level,
     read_level,
     solve,
     write_level,
 )
+from agentic_trl.environments.splits import seeded_tasks, split_of
 
 SEARCH_LIMIT = 20_000
 """Seeds that ``Sokoban.make_tasks`` tries before it gives up."""
@@ -34,9 +35,6 @@ _LEGEND = (
     " In the map, # is a wall, _ floor, O a target, X a box, * a box on a target, P you, S you on a "
     "target."
 )
-
-
-_WORDS = tuple(MOVES)
 
 _TASK = (
     "You are in a room with boxes. Push every box on a target. Each turn, {turn}; moving "
@@ -57,13 +55,14 @@ class Sokoban(TextEnv):
     position, for reading.
     """
 
-    action_format = move_format(_WORDS, 1)
+    action_format = move_format(1)
     task_columns = ("level",)
     reward_range = (0.0, 1.0)
-    instructions = _TASK.format(turn=turn_rule(_WORDS, 1))
+    instructions = _TASK.format(turn=turn_rule(1))
 
     def __init__(
         self,
+        *,
         size: int = 6,
         boxes: int = 1,
         max_moves: int = 15,
@@ -106,8 +105,8 @@ class Sokoban(TextEnv):
         self.actions_per_turn = actions_per_turn
         if shaped:
             self.reward_range = (-1.1 * actions_per_turn, 10 + 0.9 * actions_per_turn)
-        self.action_format = move_format(_WORDS, actions_per_turn)
-        self.instructions = _TASK.format(turn=turn_rule(_WORDS, actions_per_turn))
+        self.action_format = move_format(actions_per_turn)
+        self.instructions = _TASK.format(turn=turn_rule(actions_per_turn))
         if show_map:
             self.instructions = self.instructions + _LEGEND
         self.room: Room | None = None
@@ -148,14 +147,9 @@ class Sokoban(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        room = self.room
-        if room is None or room.solved:
-            raise RuntimeError(
-                "Sokoban got a step while no episode was running, expected one after `reset` and "
-                "before the end of the episode; call `reset` first."
-            )
-        moves, valid = read_moves(action, MOVES, self.actions_per_turn)
-        lines = [] if valid else [refusal(_WORDS, self.actions_per_turn)]
+        room = require_running(None if self.room is None or self.room.solved else self.room, self)
+        moves, valid = read_moves(action, self.actions_per_turn)
+        lines = [] if valid else [refusal(self.actions_per_turn)]
         reward = 0.0
         while moves and not room.solved:
             after = room.move(word := moves.pop(0))
@@ -190,23 +184,14 @@ class Sokoban(TextEnv):
             ValueError: If an argument is out of range, or ``SEARCH_LIMIT`` seeds hold fewer levels.
         """
         env = cls(**kwargs)
-        if split not in {"train", "eval"}:
-            raise ValueError(f"Got split={split!r}; Sokoban has the splits 'train' and 'eval'.")
-        tasks: dict[tuple[str, ...], dict[str, Any]] = {}
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
-        for seed in range(first, first + SEARCH_LIMIT):
-            if len(tasks) >= count:
-                break
+
+        def draw(seed: int) -> dict[str, Any] | None:
             level = env._generate(seed)
-            if _is_eval_level(level) == (split == "eval"):
-                tasks.setdefault(tuple(level), {"seed": seed, "level": level})
-        if len(tasks) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {SEARCH_LIMIT} seeds hold only "
-                f"{len(tasks)} distinct levels of size {env.size} with boxes={env.boxes}; ask for "
-                "fewer tasks or a larger size."
-            )
-        return list(tasks.values())
+            room = "\n".join(level).replace("P", "_").replace("S", "O")
+            return {"level": level} if split_of(room) == split else None
+
+        of = f"levels of size {env.size} with boxes={env.boxes}; ask for fewer tasks or a larger size"
+        return seeded_tasks(count, split, draw, limit=SEARCH_LIMIT, of=of)
 
     def _reward(self, before: Room, after: Room) -> float:
         """Return the reward of a move."""
@@ -263,9 +248,7 @@ class SokobanOracle:
 def _offset(room: Room, cell: int) -> str:
     """Return where a cell is as seen from the player, for example ``2 down, 1 right``."""
     (row, column), (own_row, own_column) = (divmod(c, room.stride) for c in (cell, room.player))
-    down, right = row - own_row, column - own_column
-    parts = [(down, "down" if down > 0 else "up"), (right, "right" if right > 0 else "left")]
-    return ", ".join(f"{abs(number)} {word}" for number, word in parts if number) or "here"
+    return offset(row - own_row, column - own_column) or "here"
 
 
 def _neighbour(room: Room, word: str) -> str:
@@ -277,9 +260,3 @@ def _neighbour(room: Room, word: str) -> str:
         return "target" if cell in room.targets else "floor"
     name = "box on target" if cell in room.targets else "box"
     return f"{name}, {'blocked' if room.move(word) is room else 'can be pushed'}"
-
-
-def _is_eval_level(level: Sequence[str]) -> bool:
-    """Return whether a level belongs to evaluation: one room in four, the same in every process."""
-    room = "\n".join(level).replace("P", "_").replace("S", "O")
-    return hashlib.sha256(room.encode()).digest()[0] % 4 == 0

@@ -10,8 +10,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-"""Change of (row, column) by action."""
+from agentic_trl.environments.games.moves import MOVES
 
 NODE_LIMIT = 20_000
 """Positions that ``solve`` looks at before it gives up."""

@@ -4,13 +4,13 @@ The grids, the solver and the generator are in ``sudoku_puzzles``; this file add
 rewards, the tasks and an oracle.
 """
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
+from agentic_trl.environments.games.moves import SEPARATOR
 from agentic_trl.environments.games.sudoku_puzzles import (
     GIVENS,
     Cells,
@@ -21,6 +21,7 @@ from agentic_trl.environments.games.sudoku_puzzles import (
     solved_grid,
     write_grid,
 )
+from agentic_trl.environments.splits import seeded_tasks, split_of
 
 DEFAULT_GIVENS = {4: 10, 9: 36}
 """Givens of a generated puzzle by size: RAGEN's difficulty "easy"."""
@@ -28,7 +29,6 @@ DEFAULT_GIVENS = {4: 10, 9: 36}
 SEARCH_LIMIT = 100_000
 """Seeds that ``Sudoku.make_tasks`` tries before it gives up."""
 
-_SEPARATOR = "||"
 _PLACEMENT = re.compile(r"\s*([0-9]+)[\s,]+([0-9]+)[\s,]+([0-9]+)\s*")
 
 
@@ -56,6 +56,7 @@ class Sudoku(TextEnv):
 
     def __init__(
         self,
+        *,
         size: int = 4,
         givens: int | None = None,
         placements_per_turn: int = 1,
@@ -93,7 +94,7 @@ class Sudoku(TextEnv):
         several = placements_per_turn > 1
         if several:
             one = self.action_format.syntax
-            self.action_format = ActionFormat(syntax=f"{one} {_SEPARATOR} {one} ...")
+            self.action_format = ActionFormat(syntax=f"{one} {SEPARATOR} {one} ...")
         self.instructions = (
             "You solve a sudoku. Fill the empty cells (.) so that every row, every column and every "
             "box holds every digit once. Given digits stay; digit 0 clears a cell of yours. Each turn, "
@@ -146,13 +147,9 @@ class Sudoku(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        if self.cells == self.solution:
-            raise RuntimeError(
-                "Sudoku got a step while no episode was running, expected one after `reset` and "
-                "before the end of the episode; call `reset` first."
-            )
+        require_running(self.cells != self.solution, self)
         before = self._number_right()
-        placements = action.split(_SEPARATOR)
+        placements = action.split(SEPARATOR)
         refusal, placed = self._too_many(placements), 0
         while not refusal and placed < len(placements) and self.cells != self.solution:
             refusal = self._place(placements[placed])
@@ -188,24 +185,18 @@ class Sudoku(TextEnv):
             ValueError: If an argument is out of range, or ``SEARCH_LIMIT`` seeds hold fewer grids.
         """
         env = cls(**kwargs)
-        if split not in {"train", "eval"}:
-            raise ValueError(f"Got split={split!r}; Sudoku has the splits 'train' and 'eval'.")
-        tasks: dict[Cells, dict[str, Any]] = {}
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
-        for seed in range(first, first + SEARCH_LIMIT):
-            if len(tasks) >= count:
-                break
+
+        def draw(seed: int) -> dict[str, Any] | None:
             solution = solved_grid(seed, env.size)
-            if _is_eval_solution(solution) == (split == "eval"):
-                grid = dig(solution, seed, env.number_of_givens)
-                tasks.setdefault(grid, {"seed": seed, "grid": write_grid(grid)})
-        if len(tasks) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {SEARCH_LIMIT} seeds hold only "
-                f"{len(tasks)} distinct grids of size {env.size} with givens={env.number_of_givens}; "
-                "ask for fewer tasks, fewer givens or size 9."
-            )
-        return list(tasks.values())
+            if split_of(bytes(solution)) != split:
+                return None
+            return {"grid": write_grid(dig(solution, seed, env.number_of_givens))}
+
+        of = (
+            f"grids of size {env.size} with givens={env.number_of_givens}; ask for fewer tasks, fewer "
+            "givens or size 9"
+        )
+        return seeded_tasks(count, split, draw, limit=SEARCH_LIMIT, of=of)
 
     def _too_many(self, placements: Sequence[str]) -> str:
         """Return why an action holds too many placements; empty if it does not."""
@@ -280,9 +271,4 @@ class SudokuOracle:
         moves = [(cell, 0) for cell, (own, right) in cells if own and own != right]
         moves += [(cell, right) for cell, (own, right) in cells if own != right]
         placements = [f"{cell // side + 1} {cell % side + 1} {digit}" for cell, digit in moves]
-        return f" {_SEPARATOR} ".join(placements[: env.placements_per_turn])
-
-
-def _is_eval_solution(solution: Cells) -> bool:
-    """Return whether a solved grid belongs to evaluation: one in four, the same in every process."""
-    return hashlib.sha256(bytes(solution)).digest()[0] % 4 == 0
+        return f" {SEPARATOR} ".join(placements[: env.placements_per_turn])

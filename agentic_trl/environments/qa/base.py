@@ -1,4 +1,4 @@
-"""What environments of questions share: where questions come from, the search tool, the episode.
+"""Base of environments of questions: where questions come from, the search tool, the episode.
 
 ``SearchQA`` and ``MedicalQA`` add how a question reads and how an answer is graded.
 """
@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from agentic_trl.environments.base import EVAL_SEED_OFFSET, ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.environments.qa.corpus import once
 from agentic_trl.environments.qa.data import Question, read_questions, split_questions
 from agentic_trl.environments.qa.retrieval import (
@@ -16,13 +16,14 @@ from agentic_trl.environments.qa.retrieval import (
     index_of_file,
     show,
 )
+from agentic_trl.environments.splits import first_seed, first_tasks
 
 OWN = "own"
 """Value of ``corpus`` that stands for the passages that come with the questions."""
 
 
 class Source(NamedTuple):
-    """Where questions come from."""
+    """Origin of questions."""
 
     demo: Callable[[], tuple[Question, ...]]
     """Made-up questions, used without a file."""
@@ -63,19 +64,35 @@ class QuestionEnv(TextEnv):
     """Formats of files that hold such questions."""
     demo: ClassVar[Callable[[], tuple[Question, ...]]]
     """Made-up questions for use without a file."""
+    default_corpus: ClassVar[str | None] = None
+    """Value of ``corpus`` if neither it nor a retriever is given; ``None``: no search tool."""
 
     def __init__(
         self,
-        data: str | None,
-        format: str | None,
-        eval_data: str | None,
-        corpus: str | None,
-        retriever: str | Retriever | None,
-        topk: int,
-        max_passage_chars: int,
-        timeout: float,
+        *,
+        data: str | None = None,
+        format: str | None = None,
+        eval_data: str | None = None,
+        corpus: str | None = None,
+        retriever: str | Retriever | None = None,
+        topk: int = 3,
+        max_passage_chars: int = 1000,
+        timeout: float = 10.0,
     ) -> None:
-        """Check the arguments and load what they name, as described in the subclasses.
+        """Set where questions and passages come from.
+
+        Args:
+            data: File of questions; ``None`` takes made-up ones.
+            format: Its format, one of ``formats``.
+            eval_data: File of questions for evaluation, of the same format; ``None`` holds out one in
+                eight of ``data``.
+            corpus: File of passages, JSON lines as for ``corpus.read_corpus``, or ``"own"``: the
+                passages that come with the questions. ``None`` is no corpus with a ``retriever``, and
+                ``default_corpus`` without.
+            retriever: Address of a server with Search-R1's protocol, or an object with ``search``.
+            topk: Passages that a search shows at most, 1 or more.
+            max_passage_chars: Characters of a passage that a search shows at most, 1 or more.
+            timeout: Seconds that a search of a server may take, above 0.
 
         Raises:
             ImportError: If a corpus is to be searched and ``bm25s`` is not installed.
@@ -90,6 +107,7 @@ class QuestionEnv(TextEnv):
                 f"Got corpus={corpus!r} and retriever={retriever!r}, expected one of them: a server "
                 "has its own corpus."
             )
+        corpus = self.default_corpus if corpus is None and retriever is None else corpus
         self.corpus = corpus
         self.topk = topk
         self.max_passage_chars = max_passage_chars
@@ -133,24 +151,21 @@ class QuestionEnv(TextEnv):
             action: ``<search>words</search>`` or ``<answer>text</answer>``.
 
         Returns:
-            What was found or whether the answer is right, reward 0 to 1 for an answer, terminated (after an answer), truncated
-            (always False), and ``info`` with ``success`` and ``invalid_action``.
+            The passages found, or the verdict on the answer; reward, 0 to 1 for an answer; terminated
+            (after an answer), truncated (always False), and ``info`` with ``success`` and
+            ``invalid_action``.
 
         Raises:
             RuntimeError: If no episode is running, or the search failed.
         """
-        if not self._running or self.question is None:
-            raise RuntimeError(
-                f"{type(self).__name__} got a step while no episode was running, expected one after "
-                "`reset` and before the answer; call `reset` first."
-            )
+        question = require_running(self.question if self._running else None, self)
         info = {"success": False, "invalid_action": False}
         name, content = self.action_format.split(action)
         if name == "search" and content and self.retriever is not None:
             found = self.retriever.search(content, self.topk)
             self.queries.append(content)
             return show(found, self.max_passage_chars), 0.0, False, False, info
-        grade = self._grade(self.question, content) if name == "answer" and content else None
+        grade = self._grade(question, content) if name == "answer" and content else None
         if grade is None:
             info["invalid_action"] = True
             return f"invalid action: {self._hint()}", 0.0, False, False, info
@@ -181,23 +196,11 @@ class QuestionEnv(TextEnv):
             ValueError: If an argument is out of range, or there are fewer questions.
         """
         env = cls(**kwargs)
-        splits = _splits(env.source)
-        if split not in splits:
-            raise ValueError(
-                f"Got split={split!r}; {cls.__name__} has the splits 'train' and 'eval'."
-            )
-        if count > len(splits[split]):
-            source = env.source
-            place = (split == "eval" and source.eval_data) or source.data or "the demo"
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but {place} holds only "
-                f"{len(splits[split])} for it; ask for fewer, or give another file."
-            )
-        first = 0 if split == "train" else EVAL_SEED_OFFSET
-        return [
-            {"seed": first + index, **env._row(question)}
-            for index, question in enumerate(splits[split][:count])
-        ]
+        first, source = first_seed(split), env.source
+        place = (split == "eval" and source.eval_data) or source.data or "the demo"
+        short = f"{place} holds only {{}} for it; ask for fewer, or give another file"
+        questions = first_tasks(_splits(source)[split], count, split, short)
+        return [{"seed": first + index, **env._row(one)} for index, one in enumerate(questions)]
 
     def _source(self, data: str | None, format: str | None, eval_data: str | None) -> Source:
         """Return where questions come from, the arguments checked.

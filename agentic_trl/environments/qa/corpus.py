@@ -17,7 +17,7 @@ class Passage:
     """A piece of text that can be found."""
 
     title: str
-    """What the text is about; may be empty."""
+    """Subject of the text; may be empty."""
     text: str
     """The text."""
 

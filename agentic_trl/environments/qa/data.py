@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from agentic_trl.environments.qa.corpus import Passage, as_text, once, read_lines
+from agentic_trl.environments.splits import split_of
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of options, in order."""
@@ -27,17 +28,22 @@ class Question:
     answers: tuple[str, ...]
     """Accepted answers, one or more; the letter of the right option if there are options."""
     options: tuple[str, ...] = ()
-    """What can be chosen, in the order of ``LETTERS``; empty if the answer is free."""
+    """Choices, in the order of ``LETTERS``; empty if the answer is free."""
     passages: tuple[Passage, ...] = ()
     """Passages that belong to the question, helpful or not."""
 
+    @property
+    def text(self) -> str:
+        """Question and options, a line each."""
+        return "\n".join([self.question, *self.options])
+
     def digest(self) -> bytes:
         """Return a hash of question and options, the same in every process."""
-        return hashlib.sha256("\n".join([self.question, *self.options]).encode()).digest()
+        return hashlib.sha256(self.text.encode()).digest()
 
 
 class RecordError(ValueError):
-    """What is wrong with a record."""
+    """A record that is no question; the message says why."""
 
 
 def _texts(values: Any) -> tuple[str, ...]:
@@ -233,10 +239,10 @@ def split_questions(
     """
     keyed = {one.digest(): one for one in questions}
     if held_out is None:
-        chosen = {key for key in keyed if key[0] % HELD_OUT_SHARE == 0}
-        parts = [{k: keyed[k] for k in keyed.keys() - chosen}, {k: keyed[k] for k in chosen}]
+        parts: dict[str, dict[bytes, Question]] = {"train": {}, "eval": {}}
+        for key, one in keyed.items():
+            parts[split_of(one.text, one_in=HELD_OUT_SHARE)][key] = one
     else:
         others = {one.digest(): one for one in held_out}
-        parts = [keyed, {key: one for key, one in others.items() if key not in keyed}]
-    ordered = [[part[key] for key in sorted(part)] for part in parts]
-    return {"train": ordered[0], "eval": ordered[1]}
+        parts = {"train": keyed, "eval": {k: others[k] for k in others if k not in keyed}}
+    return {split: [part[key] for key in sorted(part)] for split, part in parts.items()}

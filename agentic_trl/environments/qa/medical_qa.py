@@ -7,7 +7,6 @@ from typing import Any
 from agentic_trl.environments.qa.base import OWN, QuestionEnv
 from agentic_trl.environments.qa.data import CHOICE_FORMATS, LETTERS, Question
 from agentic_trl.environments.qa.demo import medicine
-from agentic_trl.environments.qa.retrieval import Retriever
 
 _SEARCH = (
     " If you lack some knowledge, call a search engine with <search>words</search>: it returns the best "
@@ -27,39 +26,18 @@ class MedicalQA(QuestionEnv):
     demo = staticmethod(medicine)
     task_columns = ("question", "options", "answers", "context")
 
-    def __init__(
-        self,
-        data: str | None = None,
-        format: str | None = None,
-        eval_data: str | None = None,
-        corpus: str | None = None,
-        retriever: str | Retriever | None = None,
-        topk: int = 3,
-        max_passage_chars: int = 1000,
-        timeout: float = 10.0,
-    ) -> None:
-        """Say where questions and passages come from.
+    def __init__(self, **source: Any) -> None:
+        """Set where questions and passages come from.
 
         Args:
-            data: File of questions; ``None`` takes made-up ones.
-            format: Its format, a key of ``qa_data.CHOICE_FORMATS``.
-            eval_data: File of questions for evaluation, of the same format; ``None`` holds out one in
-                eight of ``data``.
-            corpus: File of passages, JSON lines as for ``corpus.read_corpus``, or ``"own"``: the
-                passages that come with the questions are searched instead of shown. ``None`` without a
-                ``retriever``: no search tool.
-            retriever: Address of a server with Search-R1's protocol, or an object with ``search``.
-            topk: Passages that a search shows at most, 1 or more.
-            max_passage_chars: Characters of a passage that a search shows at most, 1 or more.
-            timeout: Seconds that a search of a server may take, above 0.
+            **source: Arguments of ``QuestionEnv``; the formats are those of ``data.CHOICE_FORMATS``.
+                Passages that come with the questions are shown, or with ``corpus="own"`` searched.
 
         Raises:
             ImportError: If a corpus is to be searched and ``bm25s`` is not installed.
             ValueError: If an argument is out of range, or a file cannot be read.
         """
-        super().__init__(
-            data, format, eval_data, corpus, retriever, topk, max_passage_chars, timeout
-        )
+        super().__init__(**source)
         self.instructions = (
             "Answer the medical question with the letter of the right option. Reason first, every time "
             "you get new information."

@@ -28,7 +28,7 @@ class RetrieverError(RuntimeError):
 
 @runtime_checkable
 class Retriever(Protocol):
-    """What can be searched."""
+    """A search over passages."""
 
     def search(self, query: str, topk: int) -> list[Passage]:
         """Return the best passages, best first; none if nothing fits.

@@ -12,7 +12,6 @@ from typing import Any
 from agentic_trl.environments.qa.base import OWN, QuestionEnv
 from agentic_trl.environments.qa.data import FREE_FORMATS, Question
 from agentic_trl.environments.qa.demo import towns
-from agentic_trl.environments.qa.retrieval import Retriever
 
 
 class SearchQA(QuestionEnv):
@@ -26,6 +25,7 @@ class SearchQA(QuestionEnv):
 
     formats = tuple(FREE_FORMATS)
     demo = staticmethod(towns)
+    default_corpus = OWN
     task_columns = ("question", "answers")
     instructions = (
         "Answer the question. Reason first, every time you get new information. If you lack some "
@@ -34,33 +34,12 @@ class SearchQA(QuestionEnv):
         "without detailed illustrations, for example <answer>Beijing</answer>; it is final."
     )
 
-    def __init__(
-        self,
-        data: str | None = None,
-        format: str | None = None,
-        eval_data: str | None = None,
-        corpus: str | None = None,
-        retriever: str | Retriever | None = None,
-        topk: int = 3,
-        reward: str = "em",
-        max_passage_chars: int = 1000,
-        timeout: float = 10.0,
-    ) -> None:
-        """Say where questions and passages come from.
+    def __init__(self, *, reward: str = "em", **source: Any) -> None:
+        """Set the reward, and where questions and passages come from.
 
         Args:
-            data: File of questions; ``None`` takes made-up ones.
-            format: Its format, a key of ``qa_data.FREE_FORMATS``.
-            eval_data: File of questions for evaluation, of the same format; ``None`` holds out one in
-                eight of ``data``.
-            corpus: File of passages, JSON lines as for ``corpus.read_corpus``, or ``"own"``: the
-                passages that come with the questions. ``None`` with a ``retriever`` is no corpus,
-                otherwise ``"own"``.
-            retriever: Address of a server with Search-R1's protocol, or an object with ``search``.
-            topk: Passages that a search shows at most, 1 or more.
             reward: ``"em"`` or ``"f1"``.
-            max_passage_chars: Characters of a passage that are shown at most, 1 or more.
-            timeout: Seconds that a search of a server may take, above 0.
+            **source: Arguments of ``QuestionEnv``; the formats are those of ``data.FREE_FORMATS``.
 
         Raises:
             ImportError: If a corpus is to be searched and ``bm25s`` is not installed.
@@ -69,11 +48,7 @@ class SearchQA(QuestionEnv):
         if reward not in {"em", "f1"}:
             raise ValueError(f"Got reward={reward!r}, expected 'em' or 'f1'.")
         self.reward = reward
-        if corpus is None and retriever is None:
-            corpus = OWN
-        super().__init__(
-            data, format, eval_data, corpus, retriever, topk, max_passage_chars, timeout
-        )
+        super().__init__(**source)
 
     def _row(self, question: Question) -> dict[str, Any]:
         return {"question": question.question, "answers": list(question.answers)}

@@ -1,4 +1,4 @@
-"""What a web shop sells and what is asked of it, read from records in the format of WebShop's files.
+"""Products and goals of a web shop, read from records in the format of WebShop's files.
 
 - Products: a list of objects with ``asin``, ``name``, ``full_description``, ``small_description`` (the
   features), ``pricing``, ``customization_options``, ``query`` and ``product_category``
@@ -51,7 +51,7 @@ class Product:
     options: Mapping[str, tuple[str, ...]]
     """Values to choose from, by the name of the option."""
     attributes: tuple[str, ...]
-    """What is true of it; never shown as such."""
+    """Its properties; never shown as such."""
     query: str
     """The kind of product."""
     path: str
@@ -70,9 +70,9 @@ class Goal:
     asin: str
     """The product that the instruction was written for."""
     instruction: str
-    """What the buyer is told."""
+    """The request in words."""
     attributes: tuple[str, ...]
-    """What must be true of the product, one or more."""
+    """Properties that the product must have, one or more."""
     options: tuple[str, ...]
     """Values that must be chosen."""
     price_limit: float

@@ -2,15 +2,15 @@
 
 A shop of pages and buttons as in Yao et al. 2022 (arXiv 2207.01206): its actions, its pages as the
 authors' environment shows them in plain text, and its reward. The catalogue is made up
-(``webshop_synthetic``) or read from files in the authors' format (``webshop_catalog``).
+(``synthetic``) or read from files in the authors' format (``catalog``).
 """
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv
+from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
+from agentic_trl.environments.splits import first_seed, first_tasks, split_of
 from agentic_trl.environments.webshop.catalog import Catalog, Goal, Product, load_catalog
 from agentic_trl.environments.webshop.pages import BUY, PAGE, Page, describe, links_of
 from agentic_trl.environments.webshop.reward import purchase_reward
@@ -28,7 +28,7 @@ class WebShop(TextEnv):
     Actions are ``search[keywords]`` and ``click[value]``, in any case; a value is a button of the
     page, the number of a product, or a value of an option. As in the original, a search is carried
     out on any page, though only the first page offers it. ``click[buy now]`` ends the episode, with
-    the share of what was asked for as the reward (``webshop_reward``), 0 to 1; every other reward is
+    the share of what was asked for as the reward (``reward.purchase_reward``), 0 to 1; every other reward is
     0. With ``strict``, a purchase earns 1 if it is all that was asked for, else 0; RAGEN and verl-agent
     train with that (verl-agent with 10). Success is a share of 1, which ``info["share"]`` holds.
 
@@ -47,6 +47,7 @@ class WebShop(TextEnv):
 
     def __init__(
         self,
+        *,
         products: int = 1000,
         catalog_seed: int = 0,
         products_file: str | None = None,
@@ -136,12 +137,7 @@ class WebShop(TextEnv):
         Raises:
             RuntimeError: If no episode is running.
         """
-        goal = self.goal
-        if goal is None:
-            raise RuntimeError(
-                "WebShop got a step while no episode was running, expected one after `reset` and "
-                "before the purchase; call `reset` first."
-            )
+        goal = require_running(self.goal, self)
         found = _ACTION.fullmatch(action.strip())
         name, value = (part.lower().strip() for part in found.groups()) if found else ("", "")
         links = links_of(self.page, self.catalog)
@@ -180,18 +176,11 @@ class WebShop(TextEnv):
             OSError: If a file cannot be read.
             ValueError: If an argument is out of range, or the catalogue holds fewer goals.
         """
-        if split not in {"train", "eval"}:
-            raise ValueError(f"Got split={split!r}; WebShop has the splits 'train' and 'eval'.")
-        goals = cls(**kwargs).catalog.goals
-        numbers = [
-            number for number, goal in enumerate(goals) if _is_eval(goal) == (split == "eval")
-        ]
-        if len(numbers) < count:
-            raise ValueError(
-                f"Got count={count} tasks for split={split!r}, but the catalogue holds only "
-                f"{len(numbers)} goals of it; ask for fewer tasks or more products."
-            )
-        return [{"seed": number, "goal": number} for number in numbers[:count]]
+        first_seed(split)  # refuses other words
+        goals = enumerate(cls(**kwargs).catalog.goals)
+        numbers = [number for number, goal in goals if split_of(goal.asin) == split]
+        short = "the catalogue holds only {} goals of it; ask for fewer tasks or more products"
+        return [{"seed": n, "goal": n} for n in first_tasks(numbers, count, split, short)]
 
     def _describe(self, goal: Goal) -> str:
         """Return the observation."""
@@ -257,8 +246,3 @@ class WebShopOracle:
         if page.keywords == wanted.title.lower():
             raise ValueError(f"The search for {wanted.title!r} does not find {wanted.asin}.")
         return f"search[{wanted.title}]"
-
-
-def _is_eval(goal: Goal) -> bool:
-    """Return whether a goal belongs to evaluation: those of one product in four, in every process."""
-    return hashlib.sha256(goal.asin.encode()).digest()[0] % 4 == 0

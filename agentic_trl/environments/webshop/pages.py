@@ -1,4 +1,4 @@
-"""The pages of the web shop: what can be clicked on each, where that leads, and how they read.
+"""The pages of the web shop: their links, and their text.
 
 They read as in the plain-text mode of the original: its parts in its order with ``[SEP]`` between. Left
 out are reviews and ratings; added are the chosen options and the admissible actions, a line each.
@@ -17,12 +17,12 @@ BUY = "buy now"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Where in the shop one is."""
+    """A page of the shop as it is shown."""
 
     kind: str = "search"
     """"search", "results", "item", "description" or "features"."""
     keywords: str = ""
-    """What was searched for."""
+    """Keywords of the search."""
     hits: tuple[str, ...] = ()
     """Numbers of the products that were found."""
     number: int = 1

@@ -1,4 +1,4 @@
-"""The reward of a purchase: how much of what was asked for it is.
+"""The reward of a purchase: the share of the request that it meets.
 
 Source: Yao et al. 2022, "WebShop", section 3 (arXiv 2207.01206), and ``get_reward`` of the authors'
 code, whose matching rules are followed where the paper leaves them open:
@@ -66,7 +66,9 @@ def type_match(wanted: Product, bought: Product) -> float:
 
 
 def token_set_ratio(first: str, second: str) -> int:
-    """Return the likeness of two texts as sets of words, 0 to 100, as ``thefuzz`` defines it.
+    """Return the likeness of two texts as sets of words, 0 to 100.
+
+    As in ``thefuzz`` 0.19, which the original uses; from 0.20 on it counts otherwise.
 
     Args:
         first: A text.

@@ -26,20 +26,7 @@ class _Kind:
     prices: tuple[int, int]
 
 
-_COLORS = (
-    "black",
-    "white",
-    "red",
-    "navy",
-    "green",
-    "grey",
-    "pink",
-    "yellow",
-    "purple",
-    "brown",
-    "orange",
-    "teal",
-)
+_COLORS = ("black", "white", "red", "navy", "green", "grey", "pink", "yellow", "purple", "brown", "orange", "teal")  # fmt: skip
 _SIZES = ("small", "medium", "large", "x-large", "xx-large")
 _VALUES = {
     "color": (*_COLORS, "light blue", "dark green", "black | white", "rose gold"),
@@ -51,41 +38,12 @@ _VALUES = {
     "dimensions": ("16x16 inch", "18x18 inch", "20x20 inch", "24x36 inch", "5x7 feet"),
     "length": ("3 feet", "6 feet", "10 feet", "15 feet"),
 }
-_WEAR = (
-    "machine wash",
-    "long sleeve",
-    "short sleeve",
-    "slim fit",
-    "quick drying",
-    "moisture wicking",
-)
+_WEAR = ("machine wash", "long sleeve", "short sleeve", "slim fit", "quick drying", "moisture wicking")  # fmt: skip
 _SHOE = ("non slip", "rubber sole", "arch support", "memory foam", "ankle strap", "lace closure")
-_FOOD = (
-    "gluten free",
-    "sugar free",
-    "low carb",
-    "non gmo",
-    "dairy free",
-    "high protein",
-    "keto friendly",
-)
-_BEAUTY = (
-    "cruelty free",
-    "paraben free",
-    "fragrance free",
-    "long lasting",
-    "sulfate free",
-    "tea tree",
-)
+_FOOD = ("gluten free", "sugar free", "low carb", "non gmo", "dairy free", "high protein", "keto friendly")  # fmt: skip
+_BEAUTY = ("cruelty free", "paraben free", "fragrance free", "long lasting", "sulfate free", "tea tree")  # fmt: skip
 _HOME = ("easy clean", "hand painted", "space saving", "easy assemble", "heavy duty", "solid wood")
-_TECH = (
-    "fast charging",
-    "noise cancelling",
-    "water resistant",
-    "high speed",
-    "plug play",
-    "gold plated",
-)
+_TECH = ("fast charging", "noise cancelling", "water resistant", "high speed", "plug play", "gold plated")  # fmt: skip
 _CLOTHES = "Clothing, Shoes & Jewelry › {} › {}"
 _KINDS = (
     _Kind("men's t-shirts", _CLOTHES.format("Men", "Shirts"), ("t-shirt", "tee shirt"), (*_WEAR, "crew neck", "classic fit", "cotton spandex"), {"color": "color", "size": "size"}, (8, 45)),
@@ -103,36 +61,8 @@ _KINDS = (
     _Kind("headphones", "Electronics › Audio › Headphones", ("wireless headphones", "bluetooth earbuds"), (*_TECH, "stereo sound", "hands free", "carrying case"), {"color": "color"}, (15, 220)),
     _Kind("phone cases", "Electronics › Accessories › Phone Cases", ("phone case", "protective phone cover"), (*_TECH, "shock proof", "wireless charging", "tempered glass"), {"color": "color", "item package quantity": "pack"}, (6, 40)),
 )  # fmt: skip
-_ADJECTIVES = (
-    "premium",
-    "classic",
-    "modern",
-    "everyday",
-    "essential",
-    "deluxe",
-    "original",
-    "compact",
-    "natural",
-    "vintage",
-)
-_SYLLABLES = (
-    "ba",
-    "do",
-    "fe",
-    "gri",
-    "ho",
-    "ka",
-    "lu",
-    "mo",
-    "ne",
-    "pra",
-    "ri",
-    "sol",
-    "ta",
-    "ve",
-    "wi",
-    "zu",
-)
+_ADJECTIVES = ("premium", "classic", "modern", "everyday", "essential", "deluxe", "original", "compact", "natural", "vintage")  # fmt: skip
+_SYLLABLES = ("ba", "do", "fe", "gri", "ho", "ka", "lu", "mo", "ne", "pra", "ri", "sol", "ta", "ve", "wi", "zu")  # fmt: skip
 _REMARKS = (
     "a gift for friends and family",
     "made with care in small batches",

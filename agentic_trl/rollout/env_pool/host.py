@@ -15,7 +15,7 @@ from typing import Any
 
 from agentic_trl.environments.base import Environment
 from agentic_trl.rollout.env_pool.attributes import EnvironmentSetup, read_setup
-from agentic_trl.user_values import read_answer, read_flag, read_reward, read_success
+from agentic_trl.user_values import read_flag, read_result, read_reward, read_success
 
 Call = tuple[Any, ...]
 """``("open",)``, ``("reset", seed, options)``, ``("step", action)`` or ``("close",)``."""
@@ -171,7 +171,7 @@ class Host:
         assert self._environment is not None
         setup = read_setup(self._environment)
         answer = self._loop.finish(self._environment.reset(seed=seed, options=options))
-        observation, info = read_answer(answer, ("observation", "info"), "reset")
+        observation, info = read_result(answer, ("observation", "info"), "reset")
         messages = _messages(info["messages"]) if "messages" in info else None
         return Opened(setup=setup, observation=_text(observation), messages=messages)
 
@@ -219,7 +219,7 @@ def _text(observation: Any) -> str:
 
 def _stepped(state_key: str | None, answer: Any) -> Stepped:
     names = ("observation", "reward", "terminated", "truncated", "info")
-    observation, reward, terminated, truncated, info = read_answer(answer, names, "step")
+    observation, reward, terminated, truncated, info = read_result(answer, names, "step")
     invalid = info.get("invalid_action", False)
     return Stepped(
         state_key=state_key,

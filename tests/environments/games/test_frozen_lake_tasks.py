@@ -2,8 +2,8 @@
 
 Changes of the code that turned these tests red, each tried once:
 
-- ``_is_eval_map`` decided by the first row alone: ``test_maps_of_5000_seeds_each_belong_to_one_split``.
-- ``_is_eval_map(rows) == (split == "eval")`` left out: ``test_splits_are_disjoint_and_distinct``.
+- The split decided by the first row alone: ``test_maps_of_5000_seeds_each_belong_to_one_split``.
+- The split of a map ignored: ``test_splits_are_disjoint_and_distinct``.
 - ``tasks`` keyed by the seed: ``test_splits_are_disjoint_and_distinct``.
 - ``deque.pop`` for ``popleft`` in ``shortest_path``: ``test_shortest_path_has_the_distance``,
   ``test_oracle_takes_exactly_the_distance``.
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
+from agentic_trl.environments import splits
 from agentic_trl.environments.games import frozen_lake
 from agentic_trl.environments.games.frozen_lake import FrozenLake, FrozenLakeOracle, shortest_path
 
@@ -99,7 +100,7 @@ def test_splits_are_disjoint_and_distinct(size, counts):
 
 def test_maps_of_5000_seeds_each_belong_to_one_split(monkeypatch):
     monkeypatch.setattr(frozen_lake, "SEARCH_LIMIT", 5000)
-    monkeypatch.setattr(frozen_lake, "EVAL_SEED_OFFSET", 0)
+    monkeypatch.setattr(splits, "EVAL_SEED_OFFSET", 0)
     every = {tuple(generate_random_map(4, 0.8, seed)) for seed in range(5000)}
     found = {}
     for split in ("train", "eval"):
@@ -116,7 +117,7 @@ def test_make_tasks_says_why_it_cannot(monkeypatch):
     monkeypatch.setattr(frozen_lake, "SEARCH_LIMIT", 300)
     with pytest.raises(ValueError, match=r"count=500 .*'eval'.* 300 seeds hold only \d+ .* fewer"):
         FrozenLake.make_tasks(500, split="eval")
-    with pytest.raises(ValueError, match=r"split='test'.*'train' and 'eval'"):
+    with pytest.raises(ValueError, match="split: got 'test', expected 'train' or 'eval'"):
         FrozenLake.make_tasks(5, split="test")
     with pytest.raises(ValueError, match="Got size=9, expected 4 to 8"):
         FrozenLake.make_tasks(5, split="train", size=9)

@@ -68,7 +68,7 @@ def in_corridor(actions_per_turn, **kwargs):
     ],
 )
 def test_read_moves_by_hand(action, limit, moves, valid):
-    assert read_moves(action, ("left", "down"), limit) == (moves, valid)
+    assert read_moves(action, limit) == (moves, valid)
 
 
 def test_moves_are_carried_out_in_order():

@@ -227,7 +227,7 @@ def test_splits_are_disjoint():
         ValueError, match=r"count=9999 tasks .* the demo holds only \d+ for it; ask"
     ):
         SearchQA.make_tasks(9999, split="train")
-    with pytest.raises(ValueError, match="'test'; SearchQA has the splits 'train' and 'eval'"):
+    with pytest.raises(ValueError, match="got 'test', expected 'train' or 'eval'"):
         SearchQA.make_tasks(1, split="test")
 
 

@@ -13,8 +13,9 @@ from trl import GRPOConfig
 from agentic_trl.methods import methods_of
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
-from agentic_trl.trainers.config.trl_fields import HONOURED, REFUSED, WITH_VLLM, refused_settings
+from agentic_trl.trainers.config.trl_fields import REFUSED, WITH_VLLM, refused_settings
 from tests.tiny import make_args
+from tests.trainers.config.trl_contract_tables import HONOURED
 
 FIELDS = {field.name: field for field in dataclasses.fields(GRPOConfig)}
 

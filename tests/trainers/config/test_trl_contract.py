@@ -13,12 +13,13 @@ from trl.generation.vllm_client import VLLMClient
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.utils import RepeatSampler, add_fused_lm_head
 
-from agentic_trl.trainers.config.trl_contract import ATTRIBUTES, FACTS, HOOKS, require_supported_trl
+from agentic_trl.trainers.config.trl_contract import require_supported_trl
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.model.given import strip
 from agentic_trl.trainers.run.checkpoints import PARTIAL
 from tests.tiny import make_model, make_trainer, scripted, scripted_trajectories
 from tests.tolerances import EXACT
+from tests.trainers.config.trl_contract_tables import ATTRIBUTES, FACTS, HOOKS
 
 
 @pytest.mark.parametrize("name", HOOKS)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from agentic_trl.trainers.config.trl_contract import FACTS
 from tests.tiny import largest_difference
+from tests.trainers.config.trl_contract_tables import FACTS
 from tests.trainers.ranks.cases import SHARDED_CASES
 from tests.trainers.ranks.test_ranks import (
     alone_of,
@@ -52,7 +52,7 @@ def test_the_weights_reach_a_vllm_server(zero):
 
 @pytest.mark.parametrize("given", ["object", "path", "loaded"])
 def test_a_run_resumes_inside_a_generation(zero, given):
-    assert "remove_hooks leaves one hook of ZeRO-3" in FACTS[9]
+    assert any("remove_hooks leaves one hook of ZeRO-3" in fact for fact in FACTS)
     result = zero["resume"][given]
     assert largest_difference(result["whole"], result["resumed"]) == 0.0
     saved = AutoModelForCausalLM.from_pretrained(result["saved"])
