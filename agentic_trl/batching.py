@@ -73,6 +73,18 @@ class Row:
         return replace(self, tree=torch.full_like(node, tree), node=node)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSet:
+    """The rows of one forward-backward call of the trainer, before they are cut by tokens."""
+
+    rows: list[Row]
+    """All rows of whole trajectories."""
+    denominator: float
+    """Units of the loss in the whole optimizer step, all ranks."""
+    value_denominator: float = 1.0
+    """Positions at which the critic is trained in the whole optimizer step, all ranks."""
+
+
 def build_rows(
     trajectories: Sequence[Trajectory],
     *,

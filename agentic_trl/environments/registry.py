@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from agentic_trl.environments.adapters.optional import OPTIONAL
 from agentic_trl.environments.base import Environment
-from agentic_trl.environments.built_in import BUILT_IN
+from agentic_trl.environments.built_in import BUILT_IN, OPTIONAL
 from agentic_trl.environments.spec import EntryPoint, EnvSpec, require_builder
 
 _REGISTRY: dict[str, EnvSpec] = {}

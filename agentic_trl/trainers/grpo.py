@@ -20,14 +20,12 @@ from agentic_trl.trainers.hooks import EnvironmentHooks
 from agentic_trl.trainers.model.adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.dropout import disable_dropout
 from agentic_trl.trainers.model.given import take_over
+from agentic_trl.trainers.model.output_layer import HeadUse
 from agentic_trl.trainers.model.reference import keep_reference
 from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
+from agentic_trl.trainers.model.vllm import choose_engine, require_vllm
 from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
-from agentic_trl.trainers.run.signals import SignalWatch
-from agentic_trl.trainers.run.success_threshold import ThresholdWatch
-from agentic_trl.trainers.update.loss import StepSums
-from agentic_trl.trainers.update.sorl import normalizer_of
 from agentic_trl.trainers.user_code.copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
 from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward
@@ -39,7 +37,6 @@ from agentic_trl.trainers.user_code.tasks import (
     resolve_environments,
     task_dataset,
 )
-from agentic_trl.trainers.vllm import choose_engine, require_vllm
 from agentic_trl.types import TurnTable
 
 
@@ -155,12 +152,9 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         disable_dropout(self.model)
         if self.args.share_prefixes:
             refuse_unshareable(self.model, temperature=self.temperature)
-        self.step_sums = StepSums()
-        self.threshold_watch = ThresholdWatch()
-        self.signals = SignalWatch.of(self)
+        self.head = HeadUse()
         self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.normalizer = normalizer_of(self.args, trained)
+        self.begin()
         engine, limit = choose_engine(self)
         self.rollouts = RolloutManager(
             specs,

@@ -19,31 +19,23 @@ from torch import Tensor, nn
 from transformers.trainer_utils import EvalLoopOutput
 from trl import GRPOTrainer
 
-from agentic_trl.batching import Row
+from agentic_trl.batching import EpisodeSet, Row
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.rollout.task import Start
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
-from agentic_trl.trainers.model.adapters import same_flags
-from agentic_trl.trainers.model.output_layer import HeadUse
-from agentic_trl.trainers.model.reference import watch_first_kl
-from agentic_trl.trainers.ranks.sharded import place
+from agentic_trl.trainers.config.progress import calls_per_generation
 from agentic_trl.trainers.run.checkpoints import (
     PARTIAL,
     finish_checkpoint,
+    loading_weights,
     remove_unfinished,
     resume,
 )
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
 from agentic_trl.trainers.run.fingerprint import fingerprint
-from agentic_trl.trainers.run.metrics import (
-    evaluation_metrics,
-    log_episodes,
-    log_step,
-    log_texts,
-)
-from agentic_trl.trainers.run.signals import SignalWatch
-from agentic_trl.trainers.run.state import EpisodeSet, EpochSampler, calls_per_generation
+from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
+from agentic_trl.trainers.run.state import EpochSampler
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
 from agentic_trl.trainers.update.credit import group_credit
@@ -56,7 +48,9 @@ from agentic_trl.trainers.update.loss import (
 )
 from agentic_trl.trainers.update.nonfinite import guard_gradients
 from agentic_trl.trainers.update.rows import episode_sets
-from agentic_trl.trainers.update.sorl import ClippingNormalizer
+from agentic_trl.trainers.update.signals import SignalWatch
+from agentic_trl.trainers.update.sorl import ClippingNormalizer, normalizer_of
+from agentic_trl.trainers.update.step_log import log_step
 from agentic_trl.trainers.user_code.reward_functions import add_reward_functions, score_evaluation
 from agentic_trl.types import LossOutput, Trajectory, TurnTable
 
@@ -74,8 +68,6 @@ class EnvironmentHooks(GRPOTrainer):
     """Takes the place of ``args.advantage`` if it is given."""
     normalizer: ClippingNormalizer | None = None
     """Scales the gradient by the clipping bias (SORL); ``None`` if ``clip_normalization`` is "none"."""
-    head: HeadUse = HeadUse()
-    """How log-probabilities are read off the policy."""
     probed = False
     """Whether the models were checked; see ``model.probe``."""
     signals: SignalWatch
@@ -94,6 +86,14 @@ class EnvironmentHooks(GRPOTrainer):
     """What the rollouts of the run depend on."""
     _staged = False
     """Whether a checkpoint is being written aside."""
+
+    def begin(self) -> None:
+        """Set up what a run adds up, scales and watches; the models are in place."""
+        self.step_sums = StepSums()
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.normalizer = normalizer_of(self.args, trained)
+        self.signals = SignalWatch.of(self)
+        self.threshold_watch = ThresholdWatch()
 
     # Episodes
 
@@ -214,7 +214,6 @@ class EnvironmentHooks(GRPOTrainer):
                 self._metrics["train"][f"sorl/{name}"].append(value)
         log_step(self, self.step_sums.metrics, self.step_sums.seconds)
         self.step_sums = StepSums()
-        watch_first_kl(self)
 
     def train(self, *arguments: Any, **keywords: Any) -> Any:
         """Train, close the environments, and say so if a clipping-triggered scale never acted."""
@@ -244,7 +243,6 @@ class EnvironmentHooks(GRPOTrainer):
             return super().evaluation_loop(
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
-        place(self)
         self.model.eval()
         tasks = list(dataloader.dataset)
         starts = evaluation_starts(self, tasks)
@@ -290,7 +288,7 @@ class EnvironmentHooks(GRPOTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model = None) -> None:
         """Load weights; PEFT would train all of an adapter that it loads."""
-        with same_flags(self.model):
+        with loading_weights(self):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:

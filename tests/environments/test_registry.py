@@ -33,7 +33,7 @@ from agentic_trl.environments.registry import (
     resolve_environment,
 )
 from agentic_trl.environments.spec import EnvSpec
-from agentic_trl.environments.splits import EVAL_SEED_OFFSET
+from agentic_trl.splits import EVAL_SEED_OFFSET
 from tests.paths import ROOT
 
 
@@ -69,16 +69,12 @@ def test_import_loads_no_environment():
         "import sys, agentic_trl.environments.registry as r; print(r.registered_envs());"
         "print([m for m in sys.modules if m.startswith('agentic_trl.environments.')])"
     )
-    root = ROOT
     out = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     names, modules = out.stdout.splitlines()
     assert "FrozenLake-v1" in names
     assert ast.literal_eval(modules) == [
-        "agentic_trl.environments.adapters",
-        "agentic_trl.environments.adapters.optional",
-        "agentic_trl.environments.splits",
         "agentic_trl.environments.base",
         "agentic_trl.environments.built_in",
         "agentic_trl.environments.spec",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 from trl.generation import vllm_generation
 
-from agentic_trl.trainers import vllm
+from agentic_trl.trainers.model import vllm
 from tests.rollout.engines.vllm_standins import FakeLLM
 from tests.tiny import make_model
 

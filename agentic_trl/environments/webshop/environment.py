@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
-from agentic_trl.environments.splits import first_seed, first_tasks, split_of
 from agentic_trl.environments.webshop.catalog import Catalog, Goal, Product, load_catalog
 from agentic_trl.environments.webshop.pages import BUY, PAGE, Page, describe, links_of
 from agentic_trl.environments.webshop.reward import purchase_reward
 from agentic_trl.environments.webshop.synthetic import synthetic_catalog
+from agentic_trl.splits import first_seed, first_tasks, split_of
 
 RESULTS = 50
 """Most results of a search."""

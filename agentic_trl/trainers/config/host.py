@@ -15,14 +15,13 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 from agentic_trl.types import Trajectory, TurnTable
 
 if TYPE_CHECKING:
-    from agentic_trl.batching import Row
+    from agentic_trl.batching import EpisodeSet, Row
     from agentic_trl.rollout.manager import RolloutManager
     from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
     from agentic_trl.trainers.model.output_layer import HeadUse
-    from agentic_trl.trainers.run.signals import SignalWatch
-    from agentic_trl.trainers.run.state import EpisodeSet
     from agentic_trl.trainers.run.success_threshold import ThresholdWatch
     from agentic_trl.trainers.update.critic import Critic
+    from agentic_trl.trainers.update.signals import SignalWatch
     from agentic_trl.trainers.update.sorl import ClippingNormalizer
 
     # The attributes of a torch module are tensors or modules to mypy, and a model has others.

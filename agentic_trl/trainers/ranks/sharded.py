@@ -18,10 +18,9 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from trl import GRPOTrainer
 from trl.models import prepare_deepspeed, prepare_fsdp
 from trl.models.utils import add_hooks, remove_hooks
-
-from agentic_trl.trainers.config.host import Host, Model
 
 
 def has_deepspeed(accelerator: Accelerator) -> bool:
@@ -46,13 +45,13 @@ def is_sharded(model: nn.Module) -> bool:
     """Return whether parts of a model's parameters are on other ranks, gathered or not.
 
     Args:
-        model: Model module.
+        model: Any module.
     """
     units = any(isinstance(one, FSDPModule) for one in model.modules())
     return units or any(hasattr(one, "ds_id") for one in model.parameters())
 
 
-def place(trainer: Host) -> None:
+def place(trainer: GRPOTrainer) -> None:
     """Put a policy that is not sharded yet, before training, on this rank's device.
 
     Args:
@@ -79,7 +78,7 @@ def prepare_reference(reference: nn.Module, accelerator: Accelerator) -> Any:
 
 @contextmanager
 def backward_pass(
-    accelerator: Accelerator, model: Model, *, last: bool
+    accelerator: Accelerator, model: nn.Module, *, last: bool
 ) -> Iterator[dict[str, Any]]:
     """Surround the forward and backward of a micro-batch.
 
@@ -127,9 +126,10 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _gathered_by_fsdp2(model: Model) -> Iterator[None]:
-    model._get_fsdp_state()._lazy_init()  # a first pass through a part would make that part the root
+def _gathered_by_fsdp2(model: nn.Module) -> Iterator[None]:
     shards = [one for one in model.modules() if isinstance(one, FSDPModule)]
+    # The model itself comes first; a first pass through a part would make that part the root.
+    shards[0]._get_fsdp_state()._lazy_init()
     groups = [group for one in shards for group in one._get_fsdp_state()._fsdp_param_groups]
     meshes = [group.post_forward_mesh_info for group in groups]
     for one in shards:
@@ -146,7 +146,7 @@ def _gathered_by_fsdp2(model: Model) -> Iterator[None]:
 
 
 @contextmanager
-def _gathered_by_deepspeed(model: Model) -> Iterator[None]:
+def _gathered_by_deepspeed(model: nn.Module) -> Iterator[None]:
     """The same for an engine, or for a model that was sharded when it was loaded and has no engine yet."""
     import deepspeed  # noqa: PLC0415 - an extra
 

@@ -7,8 +7,8 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, is_peft_model
 from packaging.version import Version
 from torch.distributed.fsdp import CPUOffloadPolicy
+from trl import GRPOTrainer
 
-from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.sharded import has_deepspeed, in_step
 
 TORCH = "2.13"
@@ -37,7 +37,7 @@ _NEEDS_WHOLE = {
 """Settings that were not made to work with sharded parameters, each with the value that does."""
 
 
-def set_up_ranks(trainer: Host) -> None:
+def set_up_ranks(trainer: GRPOTrainer) -> None:
     """Refuse what Accelerate was asked to spread over the ranks, if the trainer would do it wrong.
 
     Under FSDP2 in mixed precision, log-probabilities are kept in float32: Accelerate would round what the
@@ -76,7 +76,7 @@ def set_up_ranks(trainer: Host) -> None:
         plugin.mixed_precision_policy = replace(plugin.mixed_precision_policy, output_dtype=None)
 
 
-def _unshardable(trainer: Host) -> list[str]:
+def _unshardable(trainer: GRPOTrainer) -> list[str]:
     """Return what cannot run with sharded parameters, each with what to do."""
     args = trainer.args
     problems = [
@@ -94,7 +94,7 @@ def _unshardable(trainer: Host) -> list[str]:
     return problems + (_not_tried_with_deepspeed if deepspeed else _not_tried_with_fsdp2)(trainer)
 
 
-def _not_tried_with_fsdp2(trainer: Host) -> list[str]:
+def _not_tried_with_fsdp2(trainer: GRPOTrainer) -> list[str]:
     plugin, problems = trainer.accelerator.state.fsdp_plugin, []
     if isinstance(plugin.cpu_offload, CPUOffloadPolicy):
         problems.append("fsdp_offload_params: set it to false")
@@ -103,7 +103,7 @@ def _not_tried_with_fsdp2(trainer: Host) -> list[str]:
     return problems
 
 
-def _not_tried_with_deepspeed(trainer: Host) -> list[str]:
+def _not_tried_with_deepspeed(trainer: GRPOTrainer) -> list[str]:
     config, problems = trainer.accelerator.state.deepspeed_plugin.deepspeed_config, []
     zero = config.get("zero_optimization", {})
     if zero.get("stage") not in STAGES:

@@ -9,12 +9,14 @@ are moved there before they are deleted, so they vanish whole, too.
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.model.adapters import same_flags
 from agentic_trl.trainers.run.state import load_state, save_state
 from agentic_trl.trainers.run.trajectories import remove_traces
 
@@ -61,6 +63,15 @@ def _name_best(trainer: Host, run: str, final: str, aside: Path) -> None:
         trainer.state.best_model_checkpoint = best
         if trainer.args.should_save:
             trainer.state.save_to_json(str(aside / TRAINER_STATE_NAME))
+
+
+def loading_weights(trainer: Host) -> AbstractContextManager[None]:
+    """Return a context in which weights are loaded; PEFT would train all of an adapter that it loads.
+
+    Args:
+        trainer: The trainer.
+    """
+    return same_flags(trainer.model)
 
 
 def resume(trainer: Host, checkpoint: str) -> None:

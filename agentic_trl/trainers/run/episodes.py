@@ -7,9 +7,9 @@ from typing import Any
 from agentic_trl.rollout.manager import RolloutBar
 from agentic_trl.rollout.task import Start
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.progress import generation_index
 from agentic_trl.trainers.model.probe import probe_run
-from agentic_trl.trainers.ranks.sharded import gathered
-from agentic_trl.trainers.run.state import generation_index
+from agentic_trl.trainers.ranks.sharded import gathered, place
 from agentic_trl.types import Trajectory
 
 TRAIN, EVAL = 0, 1
@@ -71,6 +71,7 @@ def play_episodes(
         The trajectories, in the order of ``starts``.
     """
     assert trainer.rollouts is not None
+    place(trainer)
     probe_run(trainer)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     quiet = trainer.args.disable_tqdm or not trainer.accelerator.is_main_process

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,15 @@ import torch
 from accelerate.utils import gather_object
 from trl.trainer.utils import RepeatSampler
 
-from agentic_trl.batching import Row
+from agentic_trl.batching import EpisodeSet, Row
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.progress import calls_done, calls_per_generation
 from agentic_trl.trainers.run.fingerprint import differing
 
 logger = logging.getLogger(__name__)
 
 REFERENCE = "reference.pt"
 """File of a reference model that follows the policy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeSet:
-    """The rows of one forward-backward call of the trainer, before they are cut by tokens."""
-
-    rows: list[Row]
-    """All rows of whole trajectories."""
-    denominator: float
-    """Units of the loss in the whole optimizer step, all ranks."""
-    value_denominator: float = 1.0
-    """Positions at which the critic is trained in the whole optimizer step, all ranks."""
 
 
 class EpochSampler(RepeatSampler):
@@ -166,33 +154,6 @@ def _restore(trainer: Host, state: dict[str, Any]) -> None:
             trainer._logs[group][name].extend(values)
     if trainer.normalizer is not None:
         trainer.normalizer.ever_clipped = state["ever_clipped"]
-
-
-def calls_done(trainer: Host) -> int:
-    """Return the number of forward-backward calls in the optimizer steps that are done.
-
-    Args:
-        trainer: The trainer.
-    """
-    return int(trainer.state.global_step * trainer.args.gradient_accumulation_steps)
-
-
-def calls_per_generation(trainer: Host) -> int:
-    """Return the number of forward-backward calls that one generation batch serves.
-
-    Args:
-        trainer: The trainer.
-    """
-    return int(trainer.args.steps_per_generation * trainer.num_iterations)
-
-
-def generation_index(trainer: Host) -> int:
-    """Return the number of the current generation batch, from 0; it seeds everything that is drawn for it.
-
-    Args:
-        trainer: The trainer.
-    """
-    return trainer._step // calls_per_generation(trainer)
 
 
 def _fields(one: Any) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentic_trl.batching import Row
+from agentic_trl.batching import EpisodeSet, Row
 from agentic_trl.renamed import COLUMNS
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.run.state import EpisodeSet
 from agentic_trl.types import Trajectory, Turn
 
 

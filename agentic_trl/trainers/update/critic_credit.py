@@ -17,10 +17,10 @@ from agentic_trl.sampled_tokens import SampledTokens
 from agentic_trl.tables import turn_table
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.collective import own_slice
-from agentic_trl.trainers.run.signal_causes import read_critic
-from agentic_trl.trainers.run.signals import watch_signals
 from agentic_trl.trainers.update.loss import MicroBatch
 from agentic_trl.trainers.update.rows import batch_of
+from agentic_trl.trainers.update.signal_causes import read_critic
+from agentic_trl.trainers.update.signals import watch_signals
 from agentic_trl.types import StopReason, Trajectory
 
 

@@ -8,13 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from agentic_trl.batching import empty_row
+from agentic_trl.batching import EpisodeSet, empty_row
 from agentic_trl.ops.surrogate import policy_loss
 from agentic_trl.trainers.config.arguments import loss_arguments
 from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.forward import token_scores
 from agentic_trl.trainers.ranks.sharded import backward_pass, passes_of_all
-from agentic_trl.trainers.run.state import EpisodeSet
 from agentic_trl.trainers.update.load_balancing import with_balance
 from agentic_trl.trainers.update.rows import batch_of, cut
 from agentic_trl.trainers.update.sampler_mismatch import compare_with_sampler

@@ -5,17 +5,25 @@ from dataclasses import replace
 
 import torch
 
-from agentic_trl.batching import Row, build_rows, count_units, count_values, cut_rows, pad_rows
+from agentic_trl.batching import (
+    EpisodeSet,
+    Row,
+    build_rows,
+    count_units,
+    count_values,
+    cut_rows,
+    pad_rows,
+)
 from agentic_trl.trainers.config.arguments import row_arguments
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.progress import generation_index
 from agentic_trl.trainers.model.forward import to_device, token_logprobs
 from agentic_trl.trainers.model.precision import in_float32
 from agentic_trl.trainers.model.reference import reference_of, reference_scores
 from agentic_trl.trainers.ranks.collective import sum_over_ranks
 from agentic_trl.trainers.ranks.sharded import gathered
-from agentic_trl.trainers.run.signals import watch_energies
-from agentic_trl.trainers.run.state import EpisodeSet, generation_index
 from agentic_trl.trainers.update.actfocus import weigh_rows
+from agentic_trl.trainers.update.signals import watch_energies
 from agentic_trl.types import TokenBatch, Trajectory
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from agentic_trl.environments.adapters import scienceworld
 from agentic_trl.environments.adapters.common import need, system_message, with_choices
-from agentic_trl.environments.adapters.optional import OPTIONAL
 from agentic_trl.environments.adapters.scienceworld import ScienceWorld
 from agentic_trl.environments.base import ActionFormat, TextEnv
+from agentic_trl.environments.built_in import OPTIONAL
 from agentic_trl.environments.registry import env_spec
 from tests.paths import ROOT
 

@@ -8,9 +8,10 @@ import re
 import pytest
 
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
+from agentic_trl.faults import summarize_faults
 from agentic_trl.methods import SIGNALS
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
-from agentic_trl.trainers.run.metrics import LOGGED_AS, summarize_faults
+from agentic_trl.trainers.update.step_log import LOGGED_AS
 from agentic_trl.types import Fault, StopReason
 from tests.paths import ROOT
 from tests.tiny import (

@@ -12,7 +12,7 @@ episode that asked, so that none can reach another episode, however many ranks a
 An answer ends like one of the transformers engine: by one of the same ids, which is part of it, by a stop
 string, or by the budget. vLLM draws by itself: instead of the uniform numbers a request has a seed made from
 the first of them. Log-probabilities are those of the policy at the sampling temperature; see
-``trainers/vllm.py`` for when vLLM can give them.
+``trainers/model/vllm.py`` for when vLLM can give them.
 """
 
 import math

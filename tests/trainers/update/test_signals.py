@@ -18,8 +18,8 @@ from agentic_trl.environments.base import TextEnv
 from agentic_trl.methods import DEFAULTS, METHODS, SIGNALS
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.model.precision import LARGE_DRIFT, coarsest_precision
-from agentic_trl.trainers.run.signal_causes import read_credit, read_critic
-from agentic_trl.trainers.run.signals import (
+from agentic_trl.trainers.update.signal_causes import read_credit, read_critic
+from agentic_trl.trainers.update.signals import (
     SignalWatch,
     needed_signals,
     read_energy,
@@ -29,7 +29,7 @@ from tests.helpers import plain_trajectory, plain_turn, table_of
 from tests.tiny import make_model, make_trainer, scripted, scripted_trajectories
 from tests.trainers.update.ppo_tools import make_ppo
 
-WATCH, UPDATES = "agentic_trl.trainers.run.signals", "agentic_trl.trainers.run.drift"
+WATCH, UPDATES = "agentic_trl.trainers.update.signals", "agentic_trl.trainers.update.step_log"
 
 
 def knobs(advantage="grpo", **changes):

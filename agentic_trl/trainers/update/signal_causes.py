@@ -16,7 +16,7 @@ from agentic_trl.algorithms.grpo import grpo_advantage
 from agentic_trl.algorithms.planpo import response_advantage, trajectory_advantage
 from agentic_trl.batching import Row
 from agentic_trl.ops.groups import ZERO_SPREAD
-from agentic_trl.trainers.run.signals import (
+from agentic_trl.trainers.update.signals import (
     Reading,
     joined,
     needed_signals,

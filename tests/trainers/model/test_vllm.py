@@ -18,9 +18,9 @@ from peft import LoraConfig
 from trl.generation import vllm_generation
 
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.trainers import vllm as vllm_engine
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.model import vllm as vllm_engine
 from agentic_trl.trainers.ppo import AgenticPPOTrainer
 from tests.tiny import Countdown, make_model, make_tokenizer, make_trainer
 from tests.tolerances import EXACT

@@ -1,0 +1,123 @@
+"""Batches of episodes that are broken or useless: refused or reported with a sentence."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from agentic_trl.evaluation import EpisodeRecord
+from agentic_trl.types import StopReason
+
+logger = logging.getLogger(__name__)
+
+MOSTLY = 0.9
+"""Share of answers cut by a limit from which a batch is reported."""
+
+
+def summarize_faults(records: Sequence[EpisodeRecord]) -> dict[str, float]:
+    """Return what went wrong in environments, and whether it hits long episodes more than short ones.
+
+    Args:
+        records: Episodes of all ranks.
+
+    Returns:
+        ``environment/failed_attempts`` and ``environment/timeouts`` among them; ``environment/dropped``, the
+        episodes that are left out since their last attempt failed too; ``environment/failed_turns``, the mean
+        number of turns that the failed attempts had taken (absent without one). A dropped episode has no
+        length of its own, so its group's stands in for it, the mean turns of the members that were not
+        dropped: ``environment/dropped_short`` and ``environment/dropped_long`` are the shares of dropped
+        episodes in the groups up to the median length and above it (absent if no group lies above).
+    """
+    faults = [fault for one in records for fault in one.faults]
+    metrics = {
+        "environment/failed_attempts": float(len(faults)),
+        "environment/timeouts": float(sum(one.stop is StopReason.TIMEOUT for one in faults)),
+        "environment/dropped": float(sum(one.stop.failed for one in records)),
+    }
+    if faults:
+        metrics["environment/failed_turns"] = fmean(one.turns for one in faults)
+    groups: dict[int, list[EpisodeRecord]] = defaultdict(list)
+    for one in records:
+        groups[one.group].append(one)
+    lengths = {
+        group: fmean(kept)
+        for group, members in groups.items()
+        if (kept := [one.turns for one in members if not one.stop.failed])
+    }
+    middle = median(lengths.values()) if lengths else 0.0
+    dropped: dict[str, list[bool]] = {"short": [], "long": []}
+    for group, length in lengths.items():
+        half = dropped["long" if length > middle else "short"]
+        half += [one.stop.failed for one in groups[group]]
+    if dropped["long"]:
+        metrics |= {f"environment/dropped_{half}": fmean(dropped[half]) for half in dropped}
+    return metrics
+
+
+def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction: float) -> None:
+    """Stop a run that would train on next to nothing.
+
+    Args:
+        records: Episodes of all ranks.
+        max_failed_fraction: Largest share of failed environments that a run bears.
+
+    Raises:
+        RuntimeError: If more environments failed; the first error is quoted with its traceback.
+        ValueError: If every episode ended before its first answer for want of context.
+    """
+    failed = [one for one in records if one.stop.failed]
+    if failed:
+        share, first = len(failed) / len(records), failed[0].error
+        if share > max_failed_fraction:
+            raise RuntimeError(
+                f"{len(failed)} of {len(records)} environments failed, more than max_failed_fraction="
+                f"{max_failed_fraction}. The first error: {first}. Mend the environment, or raise the limit."
+                f"{traceback_of(failed[0])}"
+            )
+        logger.warning("%d of %d environments failed; first: %s", len(failed), len(records), first)
+    elif retried := [one for one in records if one.faults]:
+        logger.warning(
+            "The environments of %d of %d episodes failed, and the episodes were played anew; first: %s",
+            len(retried),
+            len(records),
+            retried[0].faults[0].error,
+        )
+    if records and all(
+        one.stop is StopReason.CONTEXT_OVERFLOW and one.turns == 0 for one in records
+    ):
+        raise ValueError(
+            "No first prompt leaves room for an answer in max_context_tokens. Raise it (None takes what the "
+            "model allows), or shorten the environment's instructions and first observation."
+        )
+
+
+def traceback_of(failed: EpisodeRecord) -> str:
+    """Return where the environment of a failed episode raised, as the end of an error's text.
+
+    Args:
+        failed: The episode.
+    """
+    trace = failed.faults[-1].traceback if failed.faults else ""
+    return f"\n\nWhere it was raised:\n{trace}" if trace else ""
+
+
+def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
+    """Warn if nothing can be learnt from a batch for a reason that a setting can mend.
+
+    Args:
+        records: Episodes of all ranks.
+    """
+    answered = [one for one in records if one.turns]
+    if answered and all(one.invalid == one.turns for one in answered):
+        logger.warning(
+            "No answer of this batch held an action that the environment accepted. Check the action "
+            "format against what the model writes (log_completions=True shows it)."
+        )
+    limits = {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW}
+    answers, cut = (sum(getattr(one, name) for one in records) for name in ("turns", "cut"))
+    if (records and all(one.stop in limits for one in records)) or cut > MOSTLY * answers:
+        logger.warning(
+            "Nearly all answers of this batch, or all its episodes, were cut by a token limit. "
+            "Raise max_tokens_per_turn (max_completion_length), max_tokens_per_trajectory or "
+            "max_context_tokens, or shorten the history."
+        )

@@ -1,0 +1,102 @@
+"""The log of an optimizer step, and what it shows of a run that goes wrong."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.model.precision import LARGE_DRIFT, coarsest_precision
+from agentic_trl.trainers.model.reference import watch_first_kl
+from agentic_trl.trainers.update.signals import SignalWatch, read_clipped, rounded, watch_signals
+
+logger = logging.getLogger(__name__)
+
+
+LOGGED_AS = {
+    "ratio": "ratio/mean",
+    "clip_low": "clip_ratio/low",
+    "clip_high": "clip_ratio/high",
+    "kl": "kl",
+    "entropy": "entropy",
+    "aux_loss": "aux_loss",
+    "drift": "sampling/logprob_difference",
+    "correction": "sampling/correction",
+    "masked": "sampling/masked_share",
+    "value_loss": "critic/value_loss",
+}
+"""Name in the log of each sum of an optimizer step; all are means over the units of the loss."""
+
+MOSTLY_MASKED = 0.5
+"""Share of the loss that the correction masks from which a step is reported."""
+
+
+def log_step(trainer: Host, sums: Mapping[str, Any], seconds: float) -> None:
+    """Log an optimizer step's sums over all ranks.
+
+    Args:
+        trainer: The trainer, after the last backward of the step.
+        sums: This rank's sums over its micro-batches, by the keys of ``LOGGED_AS``.
+        seconds: Time of the step's forward and backward calls, rollouts included.
+    """
+    log = trainer._metrics["train"]
+    log["step_time"].append(seconds)
+    # A rank without rows lacks some of the sums: dictionaries are gathered, not tensors.
+    ranks = gather_object([{name: float(value) for name, value in sums.items()}])
+    totals = {
+        name: sum(one.get(name, 0.0) for one in ranks) for name in sorted(set().union(*ranks))
+    }
+    for name, total in totals.items():
+        log[LOGGED_AS[name]].append(total)
+    if "ratio" in totals:  # absent while the critic alone learns
+        watch_update(trainer, totals)
+    masked = totals.get("masked", 0.0)
+    if masked > MOSTLY_MASKED:
+        logger.warning(
+            "vLLM and the policy disagree so much that %.0f%% of the loss is masked. Long rows add up differences: "
+            "set vllm_importance_sampling_mode='token_truncate', or bring the precisions together.",
+            100 * masked,
+        )
+    watch_first_kl(trainer)
+
+
+def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
+    """Watch what an optimizer step shows.
+
+    Args:
+        trainer: The trainer, after the last backward of the step.
+        totals: Sums of the step over all ranks, by the keys of ``LOGGED_AS``.
+    """
+    if trainer.normalizer is not None:
+        share = totals["clip_low"] + totals["clip_high"]
+        watch_signals(trainer, {"clipped": read_clipped(trainer, share)})
+    if trainer.args.use_vllm or _is_first_of_rollout(trainer):
+        _watch_drift(trainer, totals["drift"])
+
+
+def _is_first_of_rollout(trainer: Host) -> bool:
+    """Whether the policy of the step is that of the rollout; its calls are counted by then."""
+    calls = trainer.args.steps_per_generation * trainer.num_iterations
+    return bool((trainer._step - trainer.args.gradient_accumulation_steps) % calls == 0)
+
+
+def _watch_drift(trainer: Host, drift: float) -> None:
+    watch: SignalWatch = trainer.signals
+    model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+    precision = coarsest_precision(
+        (p.dtype for p in model.parameters()), mixed=trainer.accelerator.mixed_precision
+    )
+    limit, step = LARGE_DRIFT[precision], trainer.state.global_step
+    speak = watch.due("drift", wrong=not drift <= limit, step=step)
+    if speak and trainer.accelerator.is_main_process:
+        logger.warning(
+            "Optimizer step %d: sampling/logprob_difference is %s nats a token before the policy has moved, and %s "
+            "explains %s at most. The episodes are sampled from another distribution than the one that is trained. "
+            "Look for dropout in the model's configuration, for a cache that the model's attention does not fit, and "
+            "with vLLM for weights that do not arrive and for another precision.",
+            step + 1,
+            rounded(drift),
+            precision,
+            limit,
+        )
