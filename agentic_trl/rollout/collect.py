@@ -33,9 +33,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentic_trl.rollout.engines.base import Request
-from agentic_trl.rollout.env_pool.host import Opened, Reply
+from agentic_trl.rollout.env_pool.host import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode import Episode, Rollout
+from agentic_trl.rollout.episode import Episode, Reset, Rollout, Step, play
 from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
 
@@ -93,10 +93,12 @@ class _Collection:
         """Begin episodes, take in what environments answered, and return what the engine is asked."""
         requests: list[Request] = []
         while True:
-            self._begin()
+            while self._startable:
+                self._open(self.waiting.popleft())
             for index, reply in self._replies():
-                if self._settle(self.active[index], reply):
-                    requests.append(self.active[index].request())
+                request = self._settle(index, reply)
+                if request is not None:
+                    requests.append(request)
                     self.asked += 1
             if not self._startable and not (self._in_step and self.environments.outstanding):
                 return requests
@@ -119,47 +121,44 @@ class _Collection:
         slots = self.rollout.engine.slots
         return bool(self.waiting) and (slots is None or len(self.active) < slots)
 
-    def _begin(self) -> None:
-        while self._startable:
-            self._open(self.waiting.popleft())
-
     def _open(self, index: int, faults: tuple[Fault, ...] = ()) -> None:
         start = self.starts[index]
-        episode = self.active[index] = Episode(index, start, self.rollout, faults)
-        self.environments.reset(index, start.environment, *episode.opening())
+        episode = self.active[index] = play(index, start, self.rollout, faults)
+        reset = next(episode)
+        assert isinstance(reset, Reset)
+        self.environments.reset(index, start.environment, reset.seed, reset.options)
 
-    def _settle(self, episode: Episode, reply: Reply) -> bool:
-        """Take in what an environment answered; return whether the policy is to answer now."""
-        if reply.failure is not None:
-            self.environments.discard(episode.index)
-            episode.fail(reply.failure)
-            if len(episode.faults) <= self.rollout.retries:
-                self.rollout.engine.release(episode.index)
-                self._open(episode.index, episode.faults)
-            else:
-                self._end(episode)
-            return False
-        if isinstance(reply.value, Opened):
-            episode.begin(reply.value)
-        elif reply.value is not None:
-            episode.stepped(reply.value, reply.seconds)
-            self.turns += 1
-        if episode.ready():
-            return True
-        self.environments.release(episode.index)
-        self._end(episode)
-        return False
+    def _settle(self, index: int, reply: Reply) -> Request | None:
+        """Take in what an environment answered; return what the policy is asked now."""
+        self.turns += isinstance(reply.value, Stepped)
+        try:
+            request = self.active[index].send(reply)
+        except StopIteration as end:
+            self._end(index, end.value, spoiled=reply.failure is not None)
+            return None
+        assert isinstance(request, Request)
+        return request
 
-    def _end(self, episode: Episode) -> None:
-        self.rollout.engine.release(episode.index)
-        self.done[episode.index] = episode.trajectory()
+    def _end(self, index: int, trajectory: Trajectory, *, spoiled: bool) -> None:
+        """Keep a finished episode; one that its environment spoiled begins anew while attempts are left."""
+        if spoiled:
+            self.environments.discard(index)
+        else:
+            self.environments.release(index)
+        self.rollout.engine.release(index)
+        if spoiled and len(trajectory.faults) <= self.rollout.retries:
+            self._open(index, trajectory.faults)
+            return
+        self.done[index] = trajectory
         self.finished += 1
-        del self.active[episode.index]
+        del self.active[index]
 
     def _advance(self) -> None:
         for index, sample in self.rollout.engine.advance():
             self.asked -= 1
-            self.environments.step(index, self.active[index].take(sample))
+            step = self.active[index].send(sample)
+            assert isinstance(step, Step)
+            self.environments.step(index, step.action)
 
     def _report(self) -> None:
         if self.turns or self.finished:

@@ -232,7 +232,7 @@ class Conversation:
         self,
         chat: ChatFormat,
         *,
-        system: str,
+        system: str = "",
         history: History = full_history,
         prefill: str = "",
     ) -> None:
