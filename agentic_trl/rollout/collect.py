@@ -13,7 +13,7 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
   end first, then ``turn_limit`` after ``max_turns``.
 - An observation of more than ``CHARACTERS_PER_TOKEN`` characters for each token of ``max_context_tokens``
   is cut there before it is encoded, and ends its episode as ``context_overflow``.
-- An answer without an action costs a turn: the environment does not step, the reward is minus the
+- An answer without an action costs a turn: the environment does not step, the turn earns 0 and has the
   penalty, and the next message says what was wrong and shows the last observation again.
 - A cut answer (no end-of-turn token) is parsed like any other.
 - An environment that cannot be built, raises, takes too long, or gives no text, no usable reward or a flag that

@@ -48,7 +48,7 @@ class Rollout:
     prefill: str = ""
     """Beginning of every answer that the prompt already holds; it is not sampled."""
     invalid_action_penalty: float = 0.0
-    """Taken off the reward of a turn whose action was missing or refused, non-negative."""
+    """Penalty of a turn whose action was missing or refused, non-negative."""
     retries: int = 0
     """Times that an episode is played anew after its environment failed."""
     order: str = "arrival"

@@ -59,7 +59,7 @@ class Record:
                 response_ids=sample.ids,
                 response_logprobs=sample.logprobs,
                 token_kinds=response.kinds,
-                reward=step.reward - penalty,
+                reward=step.reward,
                 penalty=penalty,
                 extends=self.prompt.extends,
                 valid=step.accepted,
