@@ -30,7 +30,7 @@ def turn_table(trajectories: Sequence[Trajectory], *, skip_truncated: bool = Fal
 
     Returns:
         The table. Its ``score`` is the outcome less the penalties of the turns. Its ``reward`` is what
-        the step earned less its penalty; at the last turn also what reward functions added to the
+        the turn earned less its penalty; at the last turn also what reward functions added to the
         outcome, so that a trajectory's rewards sum to its score. A trajectory without turns has no
         reward; its score counts in its group alone. Episodes that are left out have ``valid`` false.
         State keys become 63-bit hashes, equal on every rank.
@@ -87,7 +87,7 @@ def is_left_out(trajectory: Trajectory, *, skip_truncated: bool) -> bool:
 
 
 def is_truncated(trajectory: Trajectory) -> bool:
-    """Return whether a token or context limit cut the trajectory or one of its answers.
+    """Return whether a token or context limit cut the trajectory or one of its responses.
 
     Args:
         trajectory: An episode.

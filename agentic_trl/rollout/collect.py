@@ -2,29 +2,30 @@
 
 Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change of what is trained:
 
-- A turn: the prompt is built, the policy answers, the answer is parsed, the environment steps, the turn
-  is recorded. Episodes take their turns independently of each other: whoever is ready asks, and while the
-  engine has work nobody waits for an environment. At most ``engine.slots`` episodes are in flight; the
-  next start begins when one ends. The order of results is that of the starts.
-- Limits, each with its own stop reason, checked in this order before an answer is asked for:
+- A turn: the prompt is built, the policy responds, the response is parsed, the environment steps, the turn
+  is recorded. Episodes take their turns independently of each other: each makes its request as soon as its
+  environment has answered, and while the engine has work no episode waits for the environment of another. At
+  most ``engine.slots`` episodes are in flight; the next start begins when one ends. Results have the order of
+  the starts.
+- Limits, each with its own stop reason, checked in this order before a response is asked for:
   ``max_context_tokens`` leaves room for at least one token, else ``context_overflow``;
-  ``max_tokens_per_trajectory`` is not used up, else ``token_limit``. An answer gets at most
+  ``max_tokens_per_trajectory`` is not used up, else ``token_limit``. A response gets at most
   ``max_tokens_per_turn`` tokens and what the other two leave. After the step: the environment's own
   end first, then ``turn_limit`` after ``max_turns``.
 - An observation of more than ``CHARACTERS_PER_TOKEN`` characters for each token of ``max_context_tokens``
   is cut there before it is encoded, and ends its episode as ``context_overflow``.
-- An answer without an action costs a turn: the environment does not step, the turn earns 0 and has the
+- A response without an action costs a turn: the environment does not step, the turn earns 0 and has the
   penalty, and the next message says what was wrong and shows the last observation again.
-- A cut answer (no end-of-turn token) is parsed like any other.
+- A cut response (no end-of-turn token) is parsed like any other.
 - An environment that cannot be built, raises, takes too long, or gives no text, no usable reward or a flag that
   is neither true nor false fails its attempt: nothing of the attempt is kept but its ``Fault``, the
   environment is given up, and the episode is played from the start in another one, at most ``retries``
   times. After the last attempt it ends as ``environment_error`` or ``timeout``; other episodes go on. A
-  template that refuses an answer ends the episode as ``environment_error`` at once.
+  template that refuses a response ends the episode as ``environment_error`` at once.
 - Randomness is a function of (seed, attempt, turn): neither the batch nor what ran before matters.
 - With the order "rounds", and with an engine that is ``collective``, the engine steps only once all of the
-  rank's environments have answered; their answers are taken in the order of the episodes, so that who sits
-  in which pass depends on nothing but what was answered. Before a collective step all ranks have agreed that
+  rank's environments have answered; their answers are taken in the order of the episodes, so that the episodes
+  of a pass depend on nothing but these answers. Before a collective step all ranks have agreed that
   one of them still has an unfinished episode.
 """
 
@@ -90,7 +91,7 @@ class _Collection:
                 self._advance()
 
     def _gather(self) -> list[Request]:
-        """Begin episodes, take in what environments answered, and return what the engine is asked."""
+        """Begin episodes, take in answers of environments, and return the requests that follow."""
         requests: list[Request] = []
         while True:
             while self._startable:
@@ -104,7 +105,7 @@ class _Collection:
                 return requests
 
     def _replies(self) -> list[tuple[int, Reply]]:
-        """What environments answered: whoever has by now, or all of them in the order of the episodes."""
+        """Answers of environments: those that are there, or all of them in the order of the episodes."""
         replies = self.environments.take(wait=not self.asked or self._in_step)
         if not self._in_step:
             return replies
@@ -129,7 +130,7 @@ class _Collection:
         self.environments.reset(index, start.environment, reset.seed, reset.options)
 
     def _settle(self, index: int, reply: Reply) -> Request | None:
-        """Take in what an environment answered; return what the policy is asked now."""
+        """Take in an environment's answer; return the request that follows, ``None`` if the episode is over."""
         self.turns += isinstance(reply.value, Stepped)
         try:
             request = self.active[index].send(reply)

@@ -36,24 +36,24 @@ class Rollout:
     """Everything that a collection needs besides tasks and environments."""
 
     engine: Engine
-    """Samples the answers."""
+    """Samples the responses."""
     chat: ChatFormat
     """Renders the prompts."""
     stop_ids: frozenset[int]
-    """Token ids that end an answer."""
+    """Token ids that end a response."""
     limits: Limits
     """Where episodes are cut."""
     history: History = full_history
-    """What each prompt shows."""
+    """Chooses the messages that each prompt shows."""
     prefill: str = ""
-    """Beginning of every answer that the prompt already holds; it is not sampled."""
+    """Beginning of every response that the prompt already holds; it is not sampled."""
     invalid_action_penalty: float = 0.0
     """Penalty of a turn whose action was missing or refused, non-negative."""
     retries: int = 0
     """Times that an episode is played anew after its environment failed."""
     order: str = "arrival"
-    """``"arrival"``: the engine steps with whoever is answered; ``"rounds"``: it waits for every environment in
-    flight, and takes their answers in the order of the episodes."""
+    """``"arrival"``: the engine steps with the requests that are there; ``"rounds"``: it waits for every environment
+    in flight, and takes their answers in the order of the episodes."""
     progress: Callable[[int, int], None] = lambda turns, finished: None
     """Called with the turns taken and the episodes finished since the last call."""
     anyone: Callable[[bool], bool] = lambda active: active

@@ -1,4 +1,4 @@
-"""What an attempt at an episode has come to, and the trajectory that it makes."""
+"""The record of an attempt at an episode, and the trajectory made of it."""
 
 from dataclasses import dataclass, field
 
@@ -12,20 +12,20 @@ from agentic_trl.types import Fault, StopReason, Trajectory, Turn
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What an attempt has come to; every field holds from the start."""
+    """The part of an attempt that is over; every field has its meaning from the start."""
 
     conversation: Conversation
     """The messages and the token context."""
     prompt: Prompt = field(default_factory=lambda: Prompt((), (), extends=True))
     """The last prompt."""
     observation: str = ""
-    """What the environment said last, whole."""
+    """The last observation, whole."""
     turns: list[Turn] = field(default_factory=list)
     """The turns in order."""
     score: float = 0.0
-    """Sum of what the environment's steps earned."""
+    """Sum of the rewards of the environment's steps."""
     said: bool | None = None
-    """What the last step said about success; ``None`` for nothing."""
+    """Success according to the last step; ``None`` if it said nothing."""
 
     @property
     def sampled(self) -> int:
@@ -69,7 +69,7 @@ class Record:
                 seconds=seconds,
             )
         )
-        self.conversation.answer(sample.ids, text=response.text, end=response.end)
+        self.conversation.add_response(sample.ids, text=response.text, end=response.end)
 
     def trajectory(
         self, start: Start, stop: StopReason, *, error: str | None, faults: tuple[Fault, ...]
