@@ -63,7 +63,7 @@ class Prefill:
     source: int | None = None
     """Slot that the leading ids are copied from; ``None`` for no copy."""
     level: int = 0
-    """Number of copies that must come before, one after the other."""
+    """Rounds of passes over prompts that must come before; the last of them fills the source."""
 
 
 class Scheduler:
