@@ -26,7 +26,7 @@ from agentic_trl.tables import is_left_out
 from agentic_trl.types import TokenBatch, TokenKind, Trajectory, Turn
 
 Aggregation = Literal["token", "turn", "trajectory"]
-"""What the loss averages over: tokens, turns of token means, or trajectories of token means."""
+"""Unit that the loss averages over: tokens, turns of token means, or trajectories of token means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from agentic_trl.types import Fault, StopReason, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
-    """What the metrics need of a trajectory; small enough to be sent between ranks."""
+    """The part of a trajectory that metrics read; small enough to be sent between ranks."""
 
     group: int
     """Group: the task that was played."""
@@ -29,7 +29,7 @@ class EpisodeRecord:
     invalid: int
     """Turns without an accepted action."""
     cut: int
-    """Answers that the token limit cut before the policy ended them."""
+    """Responses that the token limit cut before the policy ended them."""
     rows: int
     """Sequences that the trajectory is stored as."""
     error: str = ""
@@ -73,7 +73,7 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         ``success_rate`` and ``return`` (mean score) over the episodes whose environment did not fail;
         ``turns/mean``; ``turns/success_mean`` and ``tokens_per_turn/success`` over the successes (absent
         without one); ``tokens_per_turn``; ``tokens_per_episode``; ``invalid_action_rate`` and ``cut_rate``
-        (answers that the token limit cut) per turn; ``rollout/rewritten_rows``, the mean number of rows beyond
+        (responses that the token limit cut) per turn; ``rollout/rewritten_rows``, the mean number of rows beyond
         the first; ``stop/<reason>``, the share of episodes that ended so; and what ``summarize_groups`` gives.
     """
     counted = [one for one in records if not one.stop.failed]
@@ -101,7 +101,7 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
 
 
 def summarize_groups(counted: Sequence[EpisodeRecord]) -> dict[str, float]:
-    """Return in how many groups there is nothing to compare.
+    """Return the shares of groups in which there is nothing to compare.
 
     Args:
         counted: Episodes of all ranks whose environment did not fail.
@@ -129,7 +129,7 @@ def _flat(scores: Sequence[float]) -> bool:
 
 
 def summarize_tasks(records: Sequence[EpisodeRecord]) -> dict[str, float]:
-    """Return ``summarize`` plus what repeated attempts at held-out tasks tell.
+    """Return ``summarize`` plus the numbers of repeated attempts at held-out tasks.
 
     Args:
         records: Episodes of all ranks; a group is a task.

@@ -5,7 +5,8 @@ Contract:
 - ``is_left_out`` is the one place that says which episodes the loss leaves out. They are not ``valid`` in
   the table, so that no statistic of a kept episode (its group's, its anchor states', the whitening's)
   depends on them.
-- The rewards of a trajectory with turns sum to its score in the table, both less the penalties.
+- ``turn_table`` is the one place where penalties are taken off and where what reward functions gave becomes
+  a reward. The rewards of a trajectory with turns sum to its score in the table, both less the penalties.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ def turn_table(trajectories: Sequence[Trajectory], *, skip_truncated: bool = Fal
 
     Returns:
         The table. Its ``score`` is the outcome less the penalties of the turns. Its ``reward`` is what
-        the step earned less its penalty; at the last turn also what reward functions added to the
+        the turn earned less its penalty; at the last turn also what reward functions added to the
         outcome, so that a trajectory's rewards sum to its score. A trajectory without turns has no
         reward; its score counts in its group alone. Episodes that are left out have ``valid`` false.
         State keys become 63-bit hashes, equal on every rank.
@@ -86,7 +87,7 @@ def is_left_out(trajectory: Trajectory, *, skip_truncated: bool) -> bool:
 
 
 def is_truncated(trajectory: Trajectory) -> bool:
-    """Return whether a token or context limit cut the trajectory or one of its answers.
+    """Return whether a token or context limit cut the trajectory or one of its responses.
 
     Args:
         trajectory: An episode.
@@ -96,15 +97,20 @@ def is_truncated(trajectory: Trajectory) -> bool:
 
 
 def _rewards(trajectory: Trajectory) -> list[float]:
-    """Rewards of the turns, with what reward functions added to the score at the last one."""
-    rewards = [turn.reward for turn in trajectory.turns]
+    """Rewards of the turns less penalties, with what reward functions added to the score at the last one."""
+    rewards = [turn.reward - turn.penalty for turn in trajectory.turns]
     if rewards:
-        earned = [part for turn in trajectory.turns for part in (turn.reward, turn.penalty)]
-        added = trajectory.score - fsum(earned)
-        # The score was summed in another order: below the rounding of that, nothing was added.
-        rounding = 2 * len(earned) * sys.float_info.epsilon * fsum(map(abs, earned))
-        rewards[-1] += added if abs(added) > rounding else 0.0
+        rewards[-1] += _added(trajectory)
     return rewards
+
+
+def _added(trajectory: Trajectory) -> float:
+    """Return what reward functions added to the score."""
+    earned = [turn.reward for turn in trajectory.turns]
+    added = trajectory.score - fsum(earned)
+    # The score was summed one by one: below the rounding of that, nothing was added.
+    rounding = 2 * len(earned) * sys.float_info.epsilon * fsum(map(abs, earned))
+    return added if abs(added) > rounding else 0.0
 
 
 def _column(table: TurnTable, name: str) -> Tensor | None:

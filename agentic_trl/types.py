@@ -30,7 +30,7 @@ class StopReason(StrEnum):
     TOKEN_LIMIT = "token_limit"
     """``max_tokens_per_trajectory`` tokens were sampled."""
     CONTEXT_OVERFLOW = "context_overflow"
-    """The next prompt would leave no room for an answer in ``max_context_tokens``."""
+    """The next prompt would leave no room for a response in ``max_context_tokens``."""
     ENVIRONMENT_ERROR = "environment_error"
     """The environment raised; the trajectory carries no loss and enters no statistics."""
     TIMEOUT = "timeout"
@@ -66,7 +66,7 @@ class Turn:
     """
 
     observation_ids: tuple[int, ...]
-    """Token ids put before the action: only what is new if ``extends``, else the whole prompt."""
+    """Token ids put before the response: only what is new if ``extends``, else the whole prompt."""
     response_ids: tuple[int, ...]
     """Token ids that the policy sampled, in order, its end-of-turn token included if it was sampled."""
     response_logprobs: tuple[float, ...]
@@ -74,19 +74,19 @@ class Turn:
     token_kinds: tuple[int, ...]
     """``TokenKind`` of each sampled token: ``REASONING`` or ``ACTION``."""
     reward: float
-    """Reward that the step earned, ``penalty`` already taken off."""
+    """What the environment's step earned; ``penalty`` is not taken off."""
     extends: bool
-    """Whether the prompt is the previous prompt + previous action + ``observation_ids``."""
+    """Whether the prompt is the previous prompt + previous response + ``observation_ids``."""
     valid: bool = True
-    """Whether an action was found in the answer and accepted by the environment."""
+    """Whether an action was found in the response and accepted by the environment."""
     action: str | None = None
-    """The action that the environment received; ``None`` if the answer held none."""
+    """The action that the environment received; ``None`` if the response held none."""
     state_key: str | None = None
     """Identity of the state in which the action was chosen; ``None`` if states cannot be compared."""
     penalty: float = 0.0
-    """Non-negative amount taken off the reward because the action was invalid."""
+    """Non-negative amount that ``tables.turn_table`` takes off, because the action was missing or refused."""
     truncated: bool = False
-    """Whether the answer was cut by a token limit before the policy ended it."""
+    """Whether the response was cut by a token limit before the policy ended it."""
     seconds: float = 0.0
     """Wall time of the environment step."""
 
@@ -114,7 +114,7 @@ class Trajectory:
     """One episode of one task."""
 
     turns: tuple[Turn, ...]
-    """The turns in order; empty if the environment failed before the first answer."""
+    """The turns in order; empty if the environment failed before the first response."""
     group: int
     """Group that the episode is compared with: a position of the sampler, not a task id."""
     member: int
@@ -133,9 +133,9 @@ class Trajectory:
     messages: tuple[Mapping[str, str], ...] = ()
     """The whole conversation as chat messages, whatever part of it each prompt showed."""
     final_observation_ids: tuple[int, ...] = ()
-    """Ids that would follow the last action: the state from which a cut episode would go on."""
+    """Ids that would follow the last response: the state from which a cut episode would go on."""
     final_extends: bool = True
-    """Whether they follow the last context and action, or are a whole new prompt."""
+    """Whether they follow the last context and response, or are a whole new prompt."""
     error: str | None = None
     """The environment's error, if it failed."""
     faults: tuple[Fault, ...] = ()
@@ -159,15 +159,15 @@ class Trajectory:
 
     @property
     def turn_returns(self) -> float:
-        """Sum of the turn rewards, penalties included."""
+        """What the environment's steps earned together, without penalties and reward functions."""
         return sum(turn.reward for turn in self.turns)
 
     @property
     def first_response(self) -> int:
-        """Index of the first sampled answer in ``messages``; their number if there is none."""
-        answers = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
-        given = len(answers) - len(self.turns)
-        return answers[given] if len(answers) > given else len(self.messages)
+        """Index of the first sampled response in ``messages``; their number if there is none."""
+        said = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
+        given = len(said) - len(self.turns)
+        return said[given] if len(said) > given else len(self.messages)
 
     @property
     def sampled_tokens(self) -> int:
@@ -177,7 +177,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTable:
-    """All turns of a batch of trajectories, flat, in order of trajectory and step.
+    """All turns of a batch of trajectories, flat, in order of trajectory and turn.
 
     Groups, scores and successes belong to trajectories; a trajectory without turns has no entry in
     the turn columns and still counts in its group unless it is not ``valid``.
@@ -188,7 +188,7 @@ class TurnTable:
     turn_index: Int[Tensor, " turn"]
     """Index of the turn inside its trajectory, from 0 without holes."""
     reward: Float[Tensor, " turn"]
-    """Reward of the step; those of a trajectory with turns sum to its ``score``."""
+    """Reward of the turn less its penalty; those of a trajectory with turns sum to its ``score``."""
     length: Int[Tensor, " turn"]
     """Sampled tokens of the turn."""
     group: Int[Tensor, " trajectory"]
@@ -242,8 +242,7 @@ class TokenBatch:
     token_share: Float[Tensor, "row token"]
     """Part of the averaged unit that the token stands for: 1, 1 / |turn| or 1 / |trajectory|."""
     old_logprob: Float[Tensor, "row token"] | None = None
-    """Log-probability under the policy at the time of the rollout, nats; ``None`` if it is the
-    current policy's own."""
+    """Log-probability under the policy of the rollout, nats; ``None`` if it is the current policy's own."""
     ref_logprob: Float[Tensor, "row token"] | None = None
     """Log-probability under the reference policy, nats."""
     token_weight: Float[Tensor, "row token"] | None = None

@@ -17,7 +17,7 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
         trajectory: An episode.
 
     Returns:
-        The conversation with the reward of each turn and the way it ended. Text is shown as it is:
+        The conversation with the reward and the penalty of each turn and the way it ended. Text is shown as it is:
         markup has no effect and control characters are escaped.
     """
     parts: list[RenderableType] = []
@@ -28,6 +28,7 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
             turn = next(turns)
             title += f" | reward {turn.reward:g} | {len(turn.response_ids)} tokens"
             title += "" if turn.valid else " | no accepted action"
+            title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
         content = "".join(
             c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message["content"]
         )

@@ -24,7 +24,7 @@ def turn(earned, penalty=0.0, *, state=None):
         response_ids=(2,),
         response_logprobs=(0.0,),
         token_kinds=(2,),
-        reward=earned - penalty,
+        reward=earned,
         penalty=penalty,
         extends=True,
         state_key=state,
@@ -35,7 +35,7 @@ def episode(*turns, added=0.0, group=0):
     """Scored as the rollout does it, step by step, and by reward functions after it."""
     score = 0.0
     for one in turns:
-        score += one.reward + one.penalty
+        score += one.reward
     return Trajectory(
         turns=turns,
         group=group,
@@ -72,16 +72,12 @@ def test_rewards_sum_to_the_score(batch):
 
 
 def test_where_nothing_was_added_no_rounding_becomes_a_reward():
-    # .1 + .2 + .3 is summed in another order than (.1 - .7 + .7) + ...: the last turns earned exactly 0.
+    # (.1 + .2) + .3 is not the rounded sum of the three: the last turns earned exactly 0.
     batch = [
-        dataclasses.replace(
-            episode(*(turn(r, 0.7) for r in rewards), turn(0.0, state="s")), score=sum(rewards)
-        )
+        episode(*(turn(r, 0.7) for r in rewards), turn(0.0, state="s"))
         for rewards in ([0.1, 0.2, 0.3], [0.3, 0.1], [0.2])
     ]
-    assert fsum(r for one in batch[:1] for t in one.turns for r in (t.reward, t.penalty)) != sum(
-        [0.1, 0.2, 0.3]
-    )
+    assert fsum(one.reward for one in batch[0].turns) != batch[0].score
     table = turn_table(batch)
     last = table.turn_index == table.turns_per_trajectory[table.trajectory] - 1
     assert table.reward[last].tolist() == [0.0, 0.0, 0.0]

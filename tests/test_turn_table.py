@@ -20,7 +20,7 @@ from tests.test_batching import APPENDED, EMPTY, FAILED, batches, trajectory, tu
 def test_turn_table_by_hand():
     batch = [
         trajectory(
-            turn([1], [2, 3], reward=0.5, penalty=0.5, state_key="s"),
+            turn([1], [2, 3], reward=1.0, penalty=0.5, state_key="s"),
             turn([1], [2], reward=2.0, state_key=None),
             group=4,
             success=True,
@@ -29,8 +29,8 @@ def test_turn_table_by_hand():
         EMPTY,
         dataclasses.replace(FAILED, group=5),
         trajectory(
-            turn([1], [], reward=-0.25, penalty=0.25, state_key="s"),
-            turn([1], [1], reward=-0.25, penalty=0.25, state_key="t"),
+            turn([1], [], reward=0.0, penalty=0.25, state_key="s"),
+            turn([1], [1], reward=0.0, penalty=0.25, state_key="t"),
             score=1.0,
         ),
     ]
@@ -54,9 +54,7 @@ def test_turn_table_by_hand():
 
 def test_summed_rewards_equal_the_score_of_the_table():
     batch = [
-        trajectory(
-            turn([1], [2], reward=1 - 0.5, penalty=0.5), turn([1], [2], reward=2.0), score=3.0
-        )
+        trajectory(turn([1], [2], reward=1.0, penalty=0.5), turn([1], [2], reward=2.0), score=3.0)
     ]
     table = turn_table(batch)
     assert table.reward.sum() == table.score.sum() == 2.5

@@ -1,4 +1,4 @@
-"""Trees of sequences that begin alike, so that a common prefix is computed once.
+"""Prefix trees: sequences that begin alike share the computation of their common prefix.
 
 A causal model's hidden state at a token depends on the tokens up to it and on nothing else. Sequences with a
 common prefix therefore share those states: laid out as a tree, each distinct prefix is one node. Nodes are
@@ -15,8 +15,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 ATTENTION_TOKENS = 250
-"""Length at which attention over all pairs is taken to cost as much as the rest of a layer; it is larger in
-wide models, where trees that are too small lose little."""
+"""Nodes of a tree at which attention over all pairs is taken to cost as much as the rest of a layer. In wide models
+that is the case at more nodes only; trees that are too small for them lose little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Tree:
 
 
 def prefix_trees(sequences: Sequence[list[int]]) -> list[Tree]:
-    """Gather sequences into trees, as long as what is shared outweighs attention over more nodes.
+    """Gather sequences into trees, as long as the tokens saved outweigh attention over more nodes.
 
     Args:
         sequences: Token ids, at least one each.
@@ -46,7 +46,8 @@ def prefix_trees(sequences: Sequence[list[int]]) -> list[Tree]:
         common = common_prefix(before, ids)
         size, members = trees[-1] if common else (0, {})
         grown = size + len(ids) - common
-        if common * ATTENTION_TOKENS > grown**2 - size**2 - len(ids) ** 2:
+        pairs = grown**2 - size**2 - len(ids) ** 2  # more than with a tree of its own
+        if common * ATTENTION_TOKENS > pairs:
             path = [*path[:common], *range(size, grown)]
             members[index] = path
             trees[-1] = (grown, members)
@@ -74,7 +75,7 @@ def common_prefix(first: Sequence[int] | np.ndarray, second: Sequence[int] | np.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixForest:
-    """Rows laid out as trees: what a model reads in place of the padded rows."""
+    """Rows laid out as trees, which a model reads in place of the padded rows."""
 
     input_ids: Int[Tensor, "tree node"]
     """Token ids."""

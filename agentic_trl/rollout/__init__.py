@@ -1,1 +1,1 @@
-"""Rollouts: the collecting loop, chat rendering, parsing of answers, and generation engines."""
+"""Rollouts: the collecting loop, chat rendering, parsing of responses, and engines."""

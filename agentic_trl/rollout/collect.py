@@ -2,29 +2,30 @@
 
 Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change of what is trained:
 
-- A turn: the prompt is built, the policy answers, the answer is parsed, the environment steps, the turn
-  is recorded. Episodes take their turns independently of each other: whoever is ready asks, and while the
-  engine has work nobody waits for an environment. At most ``engine.slots`` episodes are in flight; the
-  next start begins when one ends. The order of results is that of the starts.
-- Limits, each with its own stop reason, checked in this order before an answer is asked for:
+- A turn: the prompt is built, the policy responds, the response is parsed, the environment steps, the turn
+  is recorded. Episodes take their turns independently of each other: each makes its request as soon as its
+  environment has answered, and while the engine has work no episode waits for the environment of another. At
+  most ``engine.slots`` episodes are in flight; the next start begins when one ends. Results have the order of
+  the starts.
+- Limits, each with its own stop reason, checked in this order before a response is asked for:
   ``max_context_tokens`` leaves room for at least one token, else ``context_overflow``;
-  ``max_tokens_per_trajectory`` is not used up, else ``token_limit``. An answer gets at most
+  ``max_tokens_per_trajectory`` is not used up, else ``token_limit``. A response gets at most
   ``max_tokens_per_turn`` tokens and what the other two leave. After the step: the environment's own
   end first, then ``turn_limit`` after ``max_turns``.
 - An observation of more than ``CHARACTERS_PER_TOKEN`` characters for each token of ``max_context_tokens``
   is cut there before it is encoded, and ends its episode as ``context_overflow``.
-- An answer without an action costs a turn: the environment does not step, the reward is minus the
+- A response without an action costs a turn: the environment does not step, the turn earns 0 and has the
   penalty, and the next message says what was wrong and shows the last observation again.
-- A cut answer (no end-of-turn token) is parsed like any other.
+- A cut response (no end-of-turn token) is parsed like any other.
 - An environment that cannot be built, raises, takes too long, or gives no text, no usable reward or a flag that
   is neither true nor false fails its attempt: nothing of the attempt is kept but its ``Fault``, the
   environment is given up, and the episode is played from the start in another one, at most ``retries``
   times. After the last attempt it ends as ``environment_error`` or ``timeout``; other episodes go on. A
-  template that refuses an answer ends the episode as ``environment_error`` at once.
+  template that refuses a response ends the episode as ``environment_error`` at once.
 - Randomness is a function of (seed, attempt, turn): neither the batch nor what ran before matters.
 - With the order "rounds", and with an engine that is ``collective``, the engine steps only once all of the
-  rank's environments have answered; their answers are taken in the order of the episodes, so that who sits
-  in which pass depends on nothing but what was answered. Before a collective step all ranks have agreed that
+  rank's environments have answered; their answers are taken in the order of the episodes, so that the episodes
+  of a pass depend on nothing but these answers. Before a collective step all ranks have agreed that
   one of them still has an unfinished episode.
 """
 
@@ -33,9 +34,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentic_trl.rollout.engines.base import Request
-from agentic_trl.rollout.env_pool.host import Opened, Reply
+from agentic_trl.rollout.env_pool.host import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode import Episode, Rollout
+from agentic_trl.rollout.episode import Episode, Reset, Rollout, Step, play
 from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
 
@@ -90,19 +91,21 @@ class _Collection:
                 self._advance()
 
     def _gather(self) -> list[Request]:
-        """Begin episodes, take in what environments answered, and return what the engine is asked."""
+        """Begin episodes, take in answers of environments, and return the requests that follow."""
         requests: list[Request] = []
         while True:
-            self._begin()
+            while self._startable:
+                self._open(self.waiting.popleft())
             for index, reply in self._replies():
-                if self._settle(self.active[index], reply):
-                    requests.append(self.active[index].request())
+                request = self._settle(index, reply)
+                if request is not None:
+                    requests.append(request)
                     self.asked += 1
             if not self._startable and not (self._in_step and self.environments.outstanding):
                 return requests
 
     def _replies(self) -> list[tuple[int, Reply]]:
-        """What environments answered: whoever has by now, or all of them in the order of the episodes."""
+        """Answers of environments: those that are there, or all of them in the order of the episodes."""
         replies = self.environments.take(wait=not self.asked or self._in_step)
         if not self._in_step:
             return replies
@@ -119,47 +122,44 @@ class _Collection:
         slots = self.rollout.engine.slots
         return bool(self.waiting) and (slots is None or len(self.active) < slots)
 
-    def _begin(self) -> None:
-        while self._startable:
-            self._open(self.waiting.popleft())
-
     def _open(self, index: int, faults: tuple[Fault, ...] = ()) -> None:
         start = self.starts[index]
-        episode = self.active[index] = Episode(index, start, self.rollout, faults)
-        self.environments.reset(index, start.environment, *episode.opening())
+        episode = self.active[index] = play(index, start, self.rollout, faults)
+        reset = next(episode)
+        assert isinstance(reset, Reset)
+        self.environments.reset(index, start.environment, reset.seed, reset.options)
 
-    def _settle(self, episode: Episode, reply: Reply) -> bool:
-        """Take in what an environment answered; return whether the policy is to answer now."""
-        if reply.failure is not None:
-            self.environments.discard(episode.index)
-            episode.fail(reply.failure)
-            if len(episode.faults) <= self.rollout.retries:
-                self.rollout.engine.release(episode.index)
-                self._open(episode.index, episode.faults)
-            else:
-                self._end(episode)
-            return False
-        if isinstance(reply.value, Opened):
-            episode.begin(reply.value)
-        elif reply.value is not None:
-            episode.stepped(reply.value, reply.seconds)
-            self.turns += 1
-        if episode.ready():
-            return True
-        self.environments.release(episode.index)
-        self._end(episode)
-        return False
+    def _settle(self, index: int, reply: Reply) -> Request | None:
+        """Take in an environment's answer; return the request that follows, ``None`` if the episode is over."""
+        self.turns += isinstance(reply.value, Stepped)
+        try:
+            request = self.active[index].send(reply)
+        except StopIteration as end:
+            self._end(index, end.value, spoiled=reply.failure is not None)
+            return None
+        assert isinstance(request, Request)
+        return request
 
-    def _end(self, episode: Episode) -> None:
-        self.rollout.engine.release(episode.index)
-        self.done[episode.index] = episode.trajectory()
+    def _end(self, index: int, trajectory: Trajectory, *, spoiled: bool) -> None:
+        """Keep a finished episode; one that its environment spoiled begins anew while attempts are left."""
+        if spoiled:
+            self.environments.discard(index)
+        else:
+            self.environments.release(index)
+        self.rollout.engine.release(index)
+        if spoiled and len(trajectory.faults) <= self.rollout.retries:
+            self._open(index, trajectory.faults)
+            return
+        self.done[index] = trajectory
         self.finished += 1
-        del self.active[episode.index]
+        del self.active[index]
 
     def _advance(self) -> None:
         for index, sample in self.rollout.engine.advance():
             self.asked -= 1
-            self.environments.step(index, self.active[index].take(sample))
+            step = self.active[index].send(sample)
+            assert isinstance(step, Step)
+            self.environments.step(index, step.action)
 
     def _report(self) -> None:
         if self.turns or self.finished:

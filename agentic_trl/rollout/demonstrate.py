@@ -1,10 +1,10 @@
 """Episodes of an environment's oracle, in the very tokens that a policy would see and say.
 
 A model can be taught with them before it is trained by reward. Contract: the episodes go through the
-rollout that training uses, so that prompts, limits, history and stop reasons are the same; each answer is
+rollout that training uses, so that prompts, limits, history and stop reasons are the same; each response is
 the oracle's action as the environment's format writes it, without reasoning, and the end-of-turn token.
 ``supervised_examples`` gives the rows of a data set for TRL's ``SFTTrainer``: the loss is taken at the
-tokens of the answers alone.
+tokens of the responses alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,12 +46,12 @@ def demonstrate(
         episode may be cut by a limit. The log-probabilities are zero.
 
     Raises:
-        ValueError: If the environment has no oracle, or the settings prefill answers.
+        ValueError: If the environment has no oracle, or the settings prefill responses.
     """
     if settings.response_prefill:
         raise ValueError(
             f"response_prefill: got {settings.response_prefill!r}, expected '' for demonstrations, whose "
-            "answers hold nothing but an action; leave it empty, or write the answers yourself."
+            "responses hold nothing but an action; leave it empty, or write the responses yourself."
         )
     oracle = spec.make_oracle()
     environment = spec.make(**spec.oracle_kwargs)
@@ -74,14 +74,14 @@ def demonstrate(
 
 
 def supervised_examples(trajectories: Sequence[Trajectory]) -> list[dict[str, list[int]]]:
-    """Return what a model is to imitate.
+    """Return the sequences that a model is to imitate.
 
     Args:
         trajectories: Episodes, successful ones as a rule.
 
     Returns:
         For each sequence of a trajectory (one, or one per turn where the history is a window)
-        ``input_ids`` and ``completion_mask``, 1 at the tokens of the answers.
+        ``input_ids`` and ``completion_mask``, 1 at the tokens of the responses.
     """
     return [
         {
@@ -94,7 +94,7 @@ def supervised_examples(trajectories: Sequence[Trajectory]) -> list[dict[str, li
 
 @dataclass(slots=True)
 class _OracleEngine:
-    """An engine whose answers are the oracle's; one episode at a time, in the one environment that it looks at."""
+    """An engine whose responses are the oracle's; one episode at a time, in the one environment that it looks at."""
 
     oracle: Oracle
     environment: Environment
@@ -109,7 +109,7 @@ class _OracleEngine:
 
     def advance(self) -> list[tuple[int, Sample]]:
         requests, self.waiting = self.waiting, []
-        return [(one.episode, self._answer(one)) for one in requests]
+        return [(one.episode, self._sample(one)) for one in requests]
 
     def release(self, episode: int) -> None:
         del episode
@@ -117,7 +117,7 @@ class _OracleEngine:
     def finish(self) -> None:
         self.waiting = []
 
-    def _answer(self, request: Request) -> Sample:
+    def _sample(self, request: Request) -> Sample:
         action_format = read_setup(self.environment).action_format
         text = action_format.write(self.oracle.act(self.environment))
         ids = (*self.chat.encode(text, first=False), self.end)

@@ -30,18 +30,18 @@ class RolloutSettings:
     sampling: Sampling = field(default_factory=Sampling)
     """How tokens are drawn."""
     history: History = full_history
-    """What each prompt shows."""
+    """Chooses the messages that each prompt shows."""
     max_turns: int | None = None
     """Turns of an episode; ``None`` takes the environment's number."""
     success_threshold: float | None = None
     """Final score from which an episode is a success, unless the environment says itself; ``None`` takes the
     environment's."""
     invalid_action_penalty: float = 0.0
-    """Taken off the reward of a turn without an accepted action."""
+    """Penalty of a turn without an accepted action."""
     stop_strings: tuple[str, ...] = ()
-    """Texts that end an answer, besides the end-of-turn tokens; one may stand alone."""
+    """Texts that end a response, besides the end-of-turn tokens; one may stand alone."""
     response_prefill: str = ""
-    """Beginning of every answer that the prompt already holds."""
+    """Beginning of every response that the prompt already holds."""
     template_kwargs: Mapping[str, Any] | None = None
     """Variables for the chat template."""
     engine_slots: int | None = None
@@ -57,8 +57,8 @@ class RolloutSettings:
     env_retries: int = 2
     """Times that an episode is played anew, in another environment, after its environment failed."""
     rollout_order: str = "arrival"
-    """``"arrival"``: whoever is answered joins the engine's next pass; ``"rounds"``: a pass waits for every
-    environment in flight, so that episodes with workers repeat bit for bit."""
+    """``"arrival"``: an episode whose environment has answered joins the engine's next pass; ``"rounds"``: a pass
+    waits for every environment in flight, so that episodes with workers repeat bit for bit."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop_strings", as_texts("stop_strings", self.stop_strings))
@@ -90,10 +90,11 @@ class RolloutManager:
             specs: The environments by name; a single one may have the name ``""``.
             settings: Limits, history, sampling.
             tokenizer: Tokenizer with a chat template.
-            stop_ids: Token ids that end an answer.
+            stop_ids: Token ids that end a response.
             plain_text: Whether prompts are texts without a chat template.
             engine: Makes the engine of a rollout; ``None`` samples with the model itself.
-            anyone: Whether any rank says yes; asked by all ranks together, for an engine that they step together.
+            anyone: Given whether this rank has unfinished episodes, tells whether any rank has; called by all ranks
+                together, for an engine that they step together.
         """
         self.settings = settings
         self.cache: CacheKind | None = None

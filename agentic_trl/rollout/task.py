@@ -1,4 +1,4 @@
-"""What an episode starts from, and where it is cut."""
+"""Starts of episodes, and the limits that cut them."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ class Limits:
     """Where an episode is cut."""
 
     max_tokens_per_turn: int
-    """Sampled tokens of an answer, at least 1."""
+    """Sampled tokens of a response, at least 1."""
     max_tokens_per_trajectory: int | None = None
     """Sampled tokens of an episode; ``None`` for no limit."""
     max_context_tokens: int | None = None
-    """Prompt and answer together; ``None`` for no limit."""
+    """Prompt and response together; ``None`` for no limit."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -76,7 +76,7 @@ class Recording(TransformersEngine):
     def advance(self) -> Any:
         """Sample some more, and count."""
         answers = super().advance()
-        self.sizes.append(len(self._seats.active()) + len(answers))
+        self.sizes.append(len(self._scheduler.active()) + len(answers))
         return answers
 
 

@@ -1,7 +1,7 @@
 """Turns of the collecting loop: budgets, actions, penalties and success.
 
 Mutations seen red: budget ignores trajectory; budget ignores context; budget is max; score less
-penalty; penalty not taken off; invalid_action unpunished; complaint about refused actions; no
+penalty; penalty not recorded; penalty taken off twice; invalid_action unpunished; complaint about refused actions; no
 complaint; environment stepped without action; info success ignored; success without termination;
 threshold strict; threshold on last reward; truncated lost; turn stores whole context; state key
 after the step.
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from agentic_trl.rollout.task import Limits
+from agentic_trl.tables import turn_table
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (
     COMPLAINT,
@@ -85,7 +86,7 @@ def test_an_answer_without_action():
             FIRST,
             (31, 32, 1),
             (1, 1, 1),
-            reward=-0.25,
+            reward=0.0,
             penalty=0.25,
             valid=False,
             extends=False,
@@ -99,9 +100,7 @@ def test_an_answer_without_action():
             action="b",
             state_key="left 2",
         ),
-        turn(
-            user("c"), (6, 1), (1, 1), reward=-0.25, penalty=0.25, valid=False, state_key="left 1"
-        ),
+        turn(user("c"), (6, 1), (1, 1), reward=0.0, penalty=0.25, valid=False, state_key="left 1"),
         turn(
             (4, *COMPLAINT, 10, 1, 5),
             (6, 9, 7, 1),
@@ -111,8 +110,7 @@ def test_an_answer_without_action():
             state_key="left 1",
         ),
     )
-    assert trajectory.score == 2.0  # without penalties
-    assert trajectory.turn_returns == 1.5
+    assert trajectory.score == trajectory.turn_returns == 2.0  # without penalties
     assert trajectory.success
     assert trajectory.messages[3]["content"] == (
         f"Your answer held no action. {FORM.describe()}\na"
@@ -130,13 +128,26 @@ def test_an_action_that_the_environment_refuses():
     environment = Script(step("c", 1.0, invalid_action=True), step("d", 1.0, terminated=True))
     trajectory, _ = run_one(environment, [GO, GO], invalid_action_penalty=0.5)
     assert [one.valid for one in trajectory.turns] == [False, True]
-    assert [one.reward for one in trajectory.turns] == [0.5, 1.0]
+    assert [one.reward for one in trajectory.turns] == [1.0, 1.0]
     assert [one.penalty for one in trajectory.turns] == [0.5, 0.0]
     assert [one.action for one in trajectory.turns] == ["b", "b"]
     assert trajectory.score == 2.0
     assert trajectory.turns[1].observation_ids == user(
         "c"
     )  # no complaint: the environment answered
+
+
+def test_penalties_are_taken_off_in_the_table_alone():
+    environment = Script(step("c", 1.0, terminated=True))
+    played, _ = run_one(environment, ["x <end>", GO], invalid_action_penalty=0.25)
+    assert [(one.reward, one.penalty) for one in played.turns] == [(0.0, 0.25), (1.0, 0.0)]
+    # Reward functions add 2: the score is 3, in the table less 0.25.
+    for trajectory, reward, score in [
+        (played, [-0.25, 1.0], 0.75),
+        (played.scored(3.0), [-0.25, 3.0], 2.75),
+    ]:
+        table = turn_table([trajectory])
+        assert (table.reward.tolist(), table.score.tolist()) == (reward, [score])
 
 
 def test_a_cut_answer_is_parsed_like_any_other():
@@ -176,7 +187,7 @@ def test_penalties_do_not_count_against_the_threshold():
     environment = Script(step("c", 1.0, terminated=True))
     trajectory, _ = run_one(environment, ["x <end>", GO], invalid_action_penalty=0.5)
     assert trajectory.success
-    assert trajectory.turn_returns == 0.5
+    assert trajectory.score == trajectory.turn_returns == 1.0
 
 
 def test_numbers_of_numpy_are_rewards():

@@ -1,1 +1,1 @@
-"""Engines that sample answers: token ids in, token ids and log-probabilities out."""
+"""Engines that sample responses: token ids in, token ids and log-probabilities out."""

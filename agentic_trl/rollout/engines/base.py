@@ -1,8 +1,8 @@
-"""What an engine is asked and what it answers.
+"""Engines: requests in, samples out.
 
-Contract: every request is answered with the sampled ids (the end-of-turn token included if it
+Contract: every request gets a sample, the sampled ids (the end-of-turn token included if it
 was sampled) and their log-probabilities under the policy at the sampling temperature, before any
-truncation by ``top_p``, ``top_k``, ``min_p`` or a repetition penalty. The answer to a request depends
+truncation by ``top_p``, ``top_k``, ``min_p`` or a repetition penalty. The sample of a request depends
 on its context and on its uniform numbers alone, not on what else is in the batch.
 """
 
@@ -57,7 +57,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """An answer."""
+    """A response."""
 
     ids: tuple[int, ...]
     """The sampled ids."""
@@ -69,7 +69,7 @@ class Sample:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Samples answers to prompts, many at a time, each as soon as it can.
+    """Samples responses to prompts, many at a time, each as soon as it can.
 
     The collecting loop hands in requests when it has them and calls ``advance`` until nothing is left.
     """
@@ -84,7 +84,7 @@ class Engine(Protocol):
         """Take requests in.
 
         Args:
-            requests: At most one unanswered request of each episode.
+            requests: At most one open request of each episode.
         """
         ...
 
@@ -92,7 +92,7 @@ class Engine(Protocol):
         """Sample some more.
 
         Returns:
-            Episode and answer of the requests that are finished by now; maybe none yet.
+            Episode and response of the requests that are finished by now; maybe none yet.
         """
         ...
 

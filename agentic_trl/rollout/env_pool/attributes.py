@@ -1,4 +1,4 @@
-"""What the rollout reads from an environment besides ``reset`` and ``step``."""
+"""Optional attributes of an environment, besides ``reset`` and ``step``, and their defaults."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ class EnvironmentSetup:
     """The optional attributes of an environment, with the defaults filled in."""
 
     system: str
-    """System message: the instructions and how to answer."""
+    """System message: the instructions and the format of a response."""
     action_format: ActionFormat
-    """How an answer is written."""
+    """How a response is written."""
 
     trusted: bool
     """Whether observations are shown without escaping added tokens."""
 
     @property
     def complaint(self) -> str:
-        """What stands before the observation after an answer without an action."""
+        """Text before the observation after a response without an action."""
         return f"Your answer held no action. {self.action_format.describe()}\n"
 
 

@@ -1,4 +1,4 @@
-"""An environment behind calls that cannot raise: what it answers is checked here, wherever it lives.
+"""An environment behind calls that cannot raise; its answers are checked here, wherever it lives.
 
 Imports little: every worker process loads this file.
 """
@@ -26,7 +26,7 @@ class Opened:
     """A start of an episode."""
 
     setup: EnvironmentSetup
-    """What the environment says about itself."""
+    """The environment's attributes."""
     observation: str
     """The first observation."""
     messages: tuple[dict[str, str], ...] | None
@@ -35,14 +35,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """A step, or a look at the state where the answer held no action."""
+    """A step, or a look at the state where the response held no action."""
 
     state_key: str | None
     """Identity of the state before the step."""
     observation: str | None = None
-    """What the environment said; ``None`` if there was no action."""
+    """The next observation; ``None`` if there was no action."""
     reward: float = 0.0
-    """What the step earned."""
+    """Reward of the step."""
     terminated: bool = False
     """Whether the task itself ended."""
     truncated: bool = False
@@ -82,9 +82,9 @@ class Reply:
     """The result of a call."""
 
     value: Opened | Stepped | None = None
-    """What a reset or a step gave."""
+    """Result of a reset or a step."""
     failure: Failure | None = None
-    """What went wrong; ``None`` if nothing did."""
+    """The failure of the call; ``None`` if it succeeded."""
     seconds: float = 0.0
     """Wall time of the call."""
 

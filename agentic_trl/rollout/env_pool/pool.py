@@ -21,7 +21,7 @@ from agentic_trl.rollout.env_pool.process import GRACE, RemoteHost
 from agentic_trl.rollout.env_pool.workers import InlineWorker, Outbox, ThreadWorker, Worker
 
 LINGER = 0.01
-"""Seconds that one who waits for results waits on after the first, so that an engine is not begun with one."""
+"""Seconds that ``take`` waits for more results after the first, so that the engine's next pass has several."""
 
 
 class Environments:

@@ -1,4 +1,4 @@
-"""Who carries out the calls to an environment: the caller itself, a thread, or a thread with a process."""
+"""Workers, which carry out the calls to an environment: in place, in a thread, or in a thread with a process."""
 
 import logging
 import sys
@@ -177,7 +177,7 @@ class ThreadWorker:
 def _joined(thread: threading.Thread, deadline: float) -> bool:
     if (
         thread is threading.current_thread()
-    ):  # a forgotten pool is closed by whoever collects garbage
+    ):  # the garbage collector closes a forgotten pool in any thread
         return True
     thread.join(max(0.0, deadline - time.monotonic()))
     return not thread.is_alive()
@@ -189,4 +189,4 @@ def _note(closed: Reply) -> None:
 
 
 Worker = InlineWorker | ThreadWorker
-"""Has the calls to one environment carried out."""
+"""Carries out the calls to one environment."""

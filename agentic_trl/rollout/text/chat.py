@@ -4,11 +4,11 @@ Contract:
 
 - The first prompt is the chat template's rendering of the messages so far, with the generation prompt.
 - Each later prompt is rendered anew as text. If that text continues the previous prompt followed by
-  the sampled answer, only the rest is encoded and the prompt *extends* the previous one; the sampled
-  ids stay. White space around an answer that the template trims or adds is no difference.
+  the sampled response, only the rest is encoded and the prompt *extends* the previous one; the sampled
+  ids stay. White space around a response that the template trims or adds is no difference.
 - Otherwise (a window, a summary, a template that rewrites history) the whole prompt is encoded anew
   and the turn starts a new row.
-- If the answer ended with a sampled end-of-turn token, the template's own one is not added again; if
+- If the response ended with a sampled end-of-turn token, the template's own one is not added again; if
   it was cut, the template's is added, as a token that was not sampled.
 - Text of an environment is escaped before it is rendered: it contains no added token of the tokenizer.
 """
@@ -55,14 +55,14 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What stands before an answer."""
+    """The context of a response."""
 
     context_ids: tuple[int, ...]
     """The whole context that the policy sees."""
     new_ids: tuple[int, ...]
     """The part that the turn stores: what was added if ``extends``, else the whole context."""
     extends: bool
-    """Whether the context is the previous context + previous answer + ``new_ids``."""
+    """Whether the context is the previous context + previous response + ``new_ids``."""
 
 
 def full_history(messages: Sequence[Message]) -> Sequence[Message]:
@@ -76,10 +76,10 @@ def full_history(messages: Sequence[Message]) -> Sequence[Message]:
 
 @dataclass(frozen=True, slots=True)
 class WindowHistory:
-    """Show the system message, the last ``turns`` exchanges and the current observation."""
+    """Show the system message, the last ``turns`` turns and the current observation."""
 
     turns: int
-    """Number of past exchanges (observation and answer) that stay visible, 0 or more."""
+    """Number of past turns (observation and response) that stay visible, 0 or more."""
 
     def __call__(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Return the visible messages.
@@ -232,7 +232,7 @@ class Conversation:
         self,
         chat: ChatFormat,
         *,
-        system: str,
+        system: str = "",
         history: History = full_history,
         prefill: str = "",
     ) -> None:
@@ -242,7 +242,7 @@ class Conversation:
             chat: Format of the conversation.
             system: System message; empty for none.
             history: Chooses what each prompt shows.
-            prefill: Beginning of every answer that the prompt already holds.
+            prefill: Beginning of every response that the prompt already holds.
         """
         self._chat = chat
         self._history = history
@@ -250,21 +250,21 @@ class Conversation:
         self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
         self._context: tuple[int, ...] = ()
         self._rendered: str | None = None
-        self._answer = ""
+        self._response = ""
         self._end = ""
 
     def observe(self, text: str, *, note: str = "") -> Prompt:
-        """Append an observation and return the prompt for the next answer.
+        """Append an observation and return the prompt for the next response.
 
         Args:
-            text: What the environment said; escaped here.
-            note: What the rollout itself puts before it; not escaped.
+            text: The observation; escaped here.
+            note: Text of the rollout before it; not escaped.
 
         Returns:
-            The prompt. Until ``answer`` is called it is what the policy is asked.
+            The prompt, in force until ``add_response`` is called.
         """
         self.messages.append({"role": "user", "content": note + self._chat.escape(text)})
-        shown = self._history([dict(one) for one in self.messages])  # a stranger's own to change
+        shown = self._history([dict(one) for one in self.messages])  # copies, to change at will
         rendered = self._chat.render(shown) + self._prefill
         rest = self._rest(rendered)
         self._rendered = rendered
@@ -275,26 +275,26 @@ class Conversation:
         self._context += new
         return Prompt(self._context, new, extends=True)
 
-    def answer(self, ids: Sequence[int], *, text: str, end: str) -> None:
+    def add_response(self, ids: Sequence[int], *, text: str, end: str) -> None:
         """Append what the policy sampled.
 
         Args:
             ids: The sampled ids, the end-of-turn token included if it was sampled.
             text: Their text without the end-of-turn token.
-            end: Text of the sampled end-of-turn token; empty if the answer was cut.
+            end: Text of the sampled end-of-turn token; empty if the response was cut.
         """
         self._context += tuple(ids)
-        self._answer, self._end = text, end
+        self._response, self._end = text, end
         self.messages.append({"role": "assistant", "content": self._prefill + text})
 
     def _rest(self, rendered: str) -> str | None:
-        """Return what ``rendered`` adds to the previous prompt and answer, ``None`` if it differs."""
+        """Return the text that ``rendered`` adds to the previous prompt and response, ``None`` if it differs."""
         if self._rendered is None or not rendered.startswith(self._rendered):
             return None
-        trailing = re.escape(self._answer[len(self._answer.rstrip()) :])
+        trailing = re.escape(self._response[len(self._response.rstrip()) :])
         end = rf"\s*?{re.escape(self._end)}" if self._end else f"(?:{trailing})?"
-        answer = re.compile(rf"\s*{re.escape(self._answer.strip())}{end}")
-        match = answer.match(rendered, len(self._rendered))
+        response = re.compile(rf"\s*{re.escape(self._response.strip())}{end}")
+        match = response.match(rendered, len(self._rendered))
         if match is None or self._chat.added.across(rendered, match.end()):
             return None
         return rendered[match.end() :] or None

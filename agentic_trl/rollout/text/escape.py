@@ -1,14 +1,14 @@
 """The added tokens of a tokenizer as text: finding them and breaking them.
 
-A tokenizer matches its added tokens, such as ``<|im_end|>``, in any text before its model runs. Whoever
-can write one into a prompt can end a turn and begin another.
+A tokenizer matches its added tokens, such as ``<|im_end|>``, in any text before its model runs. A text that
+brings one into a prompt can end a turn and begin another.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 
 SPACE = "▁"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's character for a space."""
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters other than tab and newline."""
 

@@ -6,9 +6,9 @@ Contract:
   tokenised does not matter; a token that shares a character with an action span is an action token.
 - The action spans are the ``<tag>...</tag>`` pairs behind the last closed reasoning block, tags
   included; the environment gets the content of the first, with its tags if the format has several.
-  Without a pair, a lenient format accepts a bare legal word at the end of the answer.
-- The end-of-turn token behind an action is an action token. Everything else sampled is reasoning; an
-  answer without an action is all reasoning.
+  Without a pair, a lenient format accepts a bare legal word at the end of the response.
+- The end-of-turn token behind an action is an action token. Everything else sampled is reasoning; a
+  response without an action is all reasoning.
 """
 
 import re
@@ -23,14 +23,14 @@ from agentic_trl.types import TokenKind
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """A parsed answer."""
+    """A parsed response."""
 
     text: str
     """Text of the sampled ids without the end-of-turn token."""
     end: str
-    """Text of the sampled end-of-turn token; empty if the answer was cut."""
+    """Text of the sampled end-of-turn token; empty if the response was cut."""
     action: str | None
-    """What the environment gets: content of the first action span, stripped, or all of it where the
+    """The part that the environment receives: content of the first action span, stripped, or all of it where the
     format has ``tags``; ``None`` if there is none."""
     kinds: tuple[int, ...]
     """``TokenKind`` of each sampled id."""
@@ -44,14 +44,14 @@ def parse_response(
     stop_ids: frozenset[int],
     prefill: str = "",
 ) -> ParsedResponse:
-    """Split an answer into reasoning and action.
+    """Split a response into reasoning and action.
 
     Args:
         chat: Decodes the ids.
         action_format: How an action is written.
         ids: The sampled ids.
         stop_ids: Ids that end a turn; the last sampled id may be one of them.
-        prefill: Text that stood before the answer as its beginning; it can open a tag.
+        prefill: Text that stood before the response as its beginning; it can open a tag.
 
     Returns:
         The text, the action and the kind of every token.
@@ -105,10 +105,10 @@ def decode_pieces(chat: ChatFormat, ids: Sequence[int]) -> list[str]:
 def find_actions(
     text: str, action_format: ActionFormat
 ) -> tuple[list[tuple[int, int]], str | None]:
-    """Find the action spans of an answer.
+    """Find the action spans of a response.
 
     Args:
-        text: The answer.
+        text: The response.
         action_format: How an action is written.
 
     Returns:

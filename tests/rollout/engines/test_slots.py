@@ -4,9 +4,9 @@ Values come from the full forwards of ``models``; the shapes of all forwards are
 
 Mutations seen red: future tokens of a prompt seen; positions ignore what is cached; padding
 written; rows of others given; copies one position too few; moves lengths only; growing forgets;
-capacity kept when slots are added; growth ignores the limit; slots never come together; seats move
+capacity kept when slots are added; growth ignores the limit; slots never compacted; slots move
 without their cache; no slot is used again; an old episode's ids count for a new one; the shortest
-waiter gives up its slot; answers need no room; no donors; donors in a chain; any donor will do;
+idle episode is evicted; responses need no room; no sources; sources in a chain; any source will do;
 levels at once; the whole context kept; prefix not compared; requests wait for the last answer;
 requests never wait; joins a wave; prompts of all lengths in one pass; context of the answer not
 kept; first uniform for all; answer not cleared; release forgets nothing; finished rows stay in a

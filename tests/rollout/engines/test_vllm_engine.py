@@ -185,7 +185,7 @@ def test_trl_client_sends_one_prompt_with_its_budget_and_seed():
 def on_three_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     cases = ["server", "tensor_parallel", "failing_server"]
-    script = str(ROOT / "tests" / "rollout" / "vllm_ranks.py")
+    script = str(ROOT / "tests" / "rollout" / "engines" / "vllm_ranks.py")
     done = subprocess.run(
         [sys.executable, script, str(folder), *cases],
         check=False,

@@ -60,7 +60,7 @@ def play(family, template, answers, *, cut=(), history=None, observations=OBSERV
             assert prompt.context_ids == prompt.new_ids == tuple(encode(tokenizer, text))
         end = "" if turn in cut else ENDS[template]
         ids = (*spell(tokenizer, answer), *([tokenizer.eos_token_id] if end else []))
-        conversation.answer(ids, text=answer, end=end)
+        conversation.add_response(ids, text=answer, end=end)
         messages.append({"role": "assistant", "content": answer})
         context = prompt.context_ids + ids
         played.append((prompt, ids))
@@ -172,7 +172,7 @@ def test_a_window_that_shows_the_same_again_is_a_new_row():
     tokenizer = build("byte_level", "qwen2_5")
     conversation = Conversation(ChatFormat(tokenizer), system="", history=WindowHistory(0))
     first = conversation.observe("wall")
-    conversation.answer(spell(tokenizer, "\n"), text="\n", end="")
+    conversation.add_response(spell(tokenizer, "\n"), text="\n", end="")
     second = conversation.observe("wall")
     assert not second.extends
     assert second.context_ids == first.context_ids
@@ -211,7 +211,7 @@ def test_another_end_of_turn_than_the_template_s_is_a_new_row():
     conversation = Conversation(ChatFormat(tokenizer), system="")
     conversation.observe("wall")
     ids = (*spell(tokenizer, "left"), tokenizer.convert_tokens_to_ids("<|endoftext|>"))
-    conversation.answer(ids, text="left", end="<|endoftext|>")
+    conversation.add_response(ids, text="left", end="<|endoftext|>")
     second = conversation.observe("wall")
     assert not second.extends
     assert "<|endoftext|>" not in tokenizer.decode(second.context_ids)
@@ -223,7 +223,7 @@ def test_a_split_character_keeps_its_ids():
     conversation = Conversation(ChatFormat(tokenizer), system="")
     first = conversation.observe("wall")
     ids = tuple(spell(tokenizer, "é")[:1])
-    conversation.answer(ids, text=tokenizer.decode(ids), end="")
+    conversation.add_response(ids, text=tokenizer.decode(ids), end="")
     second = conversation.observe("goal")
     assert second.extends
     assert second.context_ids[: len(first.context_ids) + 1] == first.context_ids + ids
@@ -235,7 +235,7 @@ def test_an_end_of_turn_that_is_white_space():
     tokenizer = make("byte_level", eos="<eos>", template=template)
     conversation = Conversation(ChatFormat(tokenizer), system="")
     conversation.observe("wall")
-    conversation.answer(spell(tokenizer, " left\n"), text=" left", end="\n")
+    conversation.add_response(spell(tokenizer, " left\n"), text=" left", end="\n")
     prompt = conversation.observe("goal")
     assert prompt.extends
     assert (

@@ -57,7 +57,7 @@ def test_observations_hold_no_added_token(family, template, data):
     for observation in (text, "wall"):
         conversation = Conversation(chat, system=SYSTEM)
         conversation.observe("row 0")
-        conversation.answer(spell(chat.tokenizer, "left"), text="left", end="")
+        conversation.add_response(spell(chat.tokenizer, "left"), text="left", end="")
         conversation.observe(observation)
         rendered = chat.render(conversation.messages)
         prompts.append(added_ids(chat.tokenizer, encode(chat.tokenizer, rendered)))

@@ -108,7 +108,7 @@ def prompts(family, text):
         conversation = Conversation(chat, system="go up", history=history)
         conversation.observe("row 0")
         ids = (*spell(chat.tokenizer, "left"), chat.tokenizer.eos_token_id)
-        conversation.answer(ids, text="left", end=chat.tokenizer.eos_token)
+        conversation.add_response(ids, text="left", end=chat.tokenizer.eos_token)
         yield conversation.observe(text).context_ids
 
 

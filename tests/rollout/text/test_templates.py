@@ -365,7 +365,7 @@ def test_harmony_refuses_channels_in_an_answer(template):
     # The template wants them taken apart into fields of the message, and says so.
     conversation = Conversation(ChatFormat(build("byte_level", template)), system="")
     conversation.observe("wall")
-    conversation.answer((5,), text="<|channel|>final<|message|>up", end="<|return|>")
+    conversation.add_response((5,), text="<|channel|>final<|message|>up", end="<|return|>")
     with pytest.raises(TemplateError, match="tags in the content field"):
         conversation.observe("goal")
 
@@ -376,7 +376,7 @@ def test_an_answer_that_begins_like_the_template_s_own_token_starts_a_row(answer
     tokenizer = build("byte_level", "gptoss")
     conversation = Conversation(ChatFormat(tokenizer), system="")
     conversation.observe("wall")
-    conversation.answer(tuple(spell(tokenizer, answer)), text=answer, end="")
+    conversation.add_response(tuple(spell(tokenizer, answer)), text=answer, end="")
     prompt = conversation.observe("goal")
     assert not prompt.extends
     channel = tokenizer.convert_tokens_to_ids("<|channel|>")

@@ -2,7 +2,7 @@
 
 Mutations seen red: success kept as the environment left it; evaluation not judged; scores added in float32;
 NaN for "not applicable"; infinite rewards and weights; models unread; failed episodes read; async functions
-called as plain ones; names lost; silence where nothing scored.
+called as plain ones; names lost; silence where nothing scored; a penalty taken for something earned.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from agentic_trl.trainers.user_code.reward_functions import (
     score_evaluation,
 )
 from agentic_trl.types import StopReason, Trajectory
+from tests.test_batching import turn
 from tests.tiny import make_args, make_model, make_tokenizer
 
 PROMPTS = Dataset.from_list(
@@ -189,7 +190,8 @@ def test_models_are_read_too(trainer):
 def test_where_nothing_scores_an_episode_it_is_said_once(trainer, caplog):
     caplog.set_level(logging.WARNING)
     functions = [giving(None, 1.0, name="one"), giving(None, None, name="other")]
-    episodes = [episode(task={"prompt": "why"}), episode()]
+    refused = turn([1], [2], penalty=0.5)  # a penalty is not earned
+    episodes = [replace(episode(task={"prompt": "why"}), turns=(refused,)), episode()]
     first, second = score(trainer, functions, episodes)
     assert (first.score, second.score) == (0.0, 1.0)
     (said,) = [m for m in caplog.messages if "which earned nothing" in m]

@@ -16,7 +16,7 @@ for purely recurrent models, of the new ids; contexts that are read whole for ev
 
 @runtime_checkable
 class Cache(Protocol):
-    """What holds the contexts of episodes, a slot each; see ``SlotCache``."""
+    """Holds the contexts of episodes, a slot each; see ``SlotCache``."""
 
     joins: bool
     """Whether a context may be added while others go on, and begin as a copy of another."""

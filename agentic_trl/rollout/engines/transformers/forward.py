@@ -50,7 +50,7 @@ class ModelForward:
         return logits
 
     def _without_router_logits(self) -> dict[str, Any]:
-        """What keeps a mixture of experts from its load-balancing loss, which belongs to the update."""
+        """Argument that keeps a mixture of experts from its load-balancing loss, which belongs to the update."""
         name = "output_router_logits"
         return {name: False} if name in self._takes else {}
 

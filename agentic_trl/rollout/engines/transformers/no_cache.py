@@ -26,7 +26,7 @@ class NoCache:
             pad_id: Id that fills the places behind a context.
         """
         self._pad = pad_id
-        self._passes = ModelForward(model)
+        self._model_forward = ModelForward(model)
         self._contexts: list[list[int]] = []
 
     @property
@@ -89,4 +89,4 @@ class NoCache:
             self._contexts[slot] += new
         rows = [self._contexts[slot] for slot in slots]
         parts = [rows[begin : begin + ROWS] for begin in range(0, len(rows), ROWS)]
-        return torch.cat([self._passes.last_logits(part, self._pad) for part in parts])
+        return torch.cat([self._model_forward.last_logits(part, self._pad) for part in parts])

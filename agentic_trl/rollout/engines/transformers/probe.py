@@ -1,4 +1,4 @@
-"""Which kind of cache a model can be sampled with: asked of the model at hand, not of its class's name.
+"""The probe of caches: the kind that fits the model at hand, found by sampling and not by its class's name.
 
 A few short episodes are played with the engine itself: contexts of unequal lengths, one that begins as a copy of
 another, one that is equal to another, a second turn, a rewritten context, a buffer that is longer than what it
@@ -23,8 +23,8 @@ from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 
 logger = logging.getLogger(__name__)
 
-ANSWERS = (2, 3, 2)
-"""Tokens of the episodes' answers: unequal, so that one goes on when others have ended. The first and the last are
+RESPONSE_TOKENS = (2, 3, 2)
+"""Tokens of the episodes' responses: unequal, so that one goes on when others have ended. The first and the last are
 members of a group that draw alike, so that one plain forward pass serves both."""
 LONGEST_WINDOW = 1024
 """Largest window of attention that a buffer is made longer than: beyond it, what such a buffer would take is too much
@@ -48,7 +48,7 @@ def choose_cache(model: Any, *, ids: Sequence[int], pad_id: int, tolerance: floa
         model: A causal language model, in evaluation mode.
         ids: Token ids that contexts are made of, at least two different ones.
         pad_id: Id that fills rows.
-        tolerance: Largest mean difference of an answer's log-probabilities that counts as rounding, nats.
+        tolerance: Largest mean difference of a response's log-probabilities that counts as rounding, nats.
 
     Returns:
         The choice; a warning says so if it is not what the configuration speaks for.
@@ -88,7 +88,7 @@ def choose_cache(model: Any, *, ids: Sequence[int], pad_id: int, tolerance: floa
 
 
 def plain_logprobs(model: Any, ids: Sequence[int]) -> Float[Tensor, "token vocab"]:
-    """Return what a plain forward pass over one sequence says about every next token.
+    """Return the log-probabilities of a plain forward pass over one sequence.
 
     Args:
         model: A causal language model.
@@ -118,13 +118,13 @@ def _problem(
     """Return what is wrong with a kind of cache; ``None`` if nothing is."""
     try:
         difference = _difference(model, kind, ids=ids, pad_id=pad_id)
-    except Exception as error:  # whatever a model of strangers raises
+    except Exception as error:  # a model of the user may raise anything
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return None if difference <= tolerance else f"differs by {difference:.3g} nats"
 
 
 def _difference(model: Any, kind: CacheKind, *, ids: Sequence[int], pad_id: int) -> float:
-    """Return the largest mean difference of an answer from a plain forward pass, nats."""
+    """Return the largest mean difference of a response from a plain forward pass, nats."""
     engine = TransformersEngine(
         model,
         pad_id=pad_id,
@@ -161,31 +161,31 @@ def _play(engine: TransformersEngine, ids: Sequence[int]) -> list[tuple[Request,
     played: list[tuple[Request, Sample]] = []
     for turn in range(3):
         requests = [_request(episode, turn, context) for episode, context in contexts.items()]
-        answers = _answered(engine, requests)
-        played += [(one, answers[one.episode]) for one in requests]
+        samples = _sampled(engine, requests)
+        played += [(one, samples[one.episode]) for one in requests]
         for one in requests:
             seen = _draw(ids, 10 * turn + one.episode % 2 + 3, 2 + 2 * (one.episode % 2))
-            contexts[one.episode] += answers[one.episode].ids + seen
+            contexts[one.episode] += samples[one.episode].ids + seen
         if turn == 1:
             engine.release(0)
             contexts = {1: prompt + contexts[1][-4:]}
     return played
 
 
-def _answered(engine: TransformersEngine, requests: Sequence[Request]) -> dict[int, Sample]:
+def _sampled(engine: TransformersEngine, requests: Sequence[Request]) -> dict[int, Sample]:
     engine.submit(requests)
-    answers: dict[int, Sample] = {}
-    for _ in range(sum(ANSWERS) + len(requests)):
-        answers |= dict(engine.advance())
-    return answers
+    samples: dict[int, Sample] = {}
+    for _ in range(sum(RESPONSE_TOKENS) + len(requests)):
+        samples |= dict(engine.advance())
+    return samples
 
 
 def _request(episode: int, turn: int, context: tuple[int, ...]) -> Request:
     return Request(
         episode=episode,
         context_ids=context,
-        max_new_tokens=ANSWERS[episode],
-        uniforms=np.random.default_rng([episode % 2, turn]).random(ANSWERS[episode]),
+        max_new_tokens=RESPONSE_TOKENS[episode],
+        uniforms=np.random.default_rng([episode % 2, turn]).random(RESPONSE_TOKENS[episode]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Sampler the next token of each answer, with the library's own logits processors."""
+"""The sampler: the next token of each response, with the library's own logits processors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,15 +32,15 @@ class Sampler:
 
     def draw(
         self,
-        logits: Float[Tensor, "answer vocab"],
+        logits: Float[Tensor, "response vocab"],
         uniforms: np.ndarray,
         contexts: Sequence[Sequence[int]],
-    ) -> tuple[Int[Tensor, " answer"], Float[Tensor, " answer"]]:
-        """Draw a token for each answer.
+    ) -> tuple[Int[Tensor, " response"], Float[Tensor, " response"]]:
+        """Draw a token for each response.
 
         Args:
             logits: Of the next token.
-            uniforms: A number in [0, 1) for each answer.
+            uniforms: A number in [0, 1) for each response.
             contexts: All ids before the token, which a repetition penalty looks at.
 
         Returns:

@@ -2,8 +2,8 @@
 
 The tokens of slot ``s`` lie at positions ``0 .. lengths[s] - 1``, without holes. A forward pass takes new
 tokens for some slots, writes their keys and values behind what is there, and lets every token see exactly
-its own context. Slots so can be filled, shortened and taken over at any time, and one context can begin as
-a copy of another.
+its own context. A slot can therefore be filled, shortened or given to another episode at any time, and a
+context can begin as a copy of another.
 
 The buffers are the library's cache layers with another ``update``; growing them copies them once.
 """
@@ -21,14 +21,19 @@ from transformers.cache_utils import DynamicLayer
 
 from agentic_trl.rollout.engines.transformers.forward import ModelForward
 
-LEAST = 64
-"""Slots get room for this many tokens at first."""
-GROWTH = 8
-"""Later for one part in this many more than is needed, and for this many tokens at least: buffers are then
-copied rarely."""
-TAIL = 3072
+FIRST_CAPACITY = 64
+"""Positions that each slot has at first."""
+GROWTH = 1 / 8
+"""Spare positions of a buffer that is enlarged, as a part of those that are needed: enlarging copies the buffer,
+and with a share to spare each position is copied a bounded number of times on average."""
+LEAST_GROWTH = 8
+"""Spare positions at least, for short contexts, whose share is less than a few tokens."""
+TAIL_BYTES = 3072
 """Bytes of a head's keys behind the longest context that are read rather than skipped: a buffer without
 gaps is read faster."""
+GAPS = 1 / 8
+"""Unused slots that are read along, at most, as a part of those that are wanted: a run of slots is read in place,
+while slots with larger gaps are copied out of the buffers for every pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,7 @@ class SlotCache:
         self._device = model.device
         self._pad = pad_id
         self.max_tokens = max_tokens
-        self._passes = ModelForward(model)
+        self._model_forward = ModelForward(model)
         self._additive = model.config._attn_implementation == "eager"
         self.lengths: list[int] = []
         self._capacity = 0
@@ -124,8 +129,8 @@ class SlotCache:
             The logits behind the last id of each, float32.
         """
         first, last = slots[0], slots[-1] + 1
-        between = (last - first) * 8 <= len(slots) * 9 and len(slots) > 1
-        rows = list(range(first, last)) if between or len(slots) == 1 else list(slots)
+        dense = last - first - len(slots) <= GAPS * len(slots)
+        rows = list(range(first, last)) if dense else list(slots)
         width = max(map(len, ids))
         counts = np.zeros(len(rows), dtype=np.int64)
         at = np.array(slots) - first if len(rows) > len(slots) else slice(None)
@@ -192,14 +197,15 @@ class SlotCache:
         """See that buffers hold so many positions; return how many of them to read."""
         length = max(length, self._least)
         if length > self._capacity:
-            wanted = max(length + max(length // GROWTH, GROWTH), LEAST)
+            spare = max(int(length * GROWTH), LEAST_GROWTH)
+            wanted = max(length + spare, FIRST_CAPACITY)
             if self.max_tokens is not None:
                 wanted = min(wanted, self.max_tokens // len(self.lengths))
             self._capacity = max(length, wanted)
         layer = self._cache.layers[0]
         if layer.is_initialized:
             size = layer.keys.shape[-1] * layer.keys.element_size()
-            return self._capacity if (self._capacity - length) * size <= TAIL else length
+            return self._capacity if (self._capacity - length) * size <= TAIL_BYTES else length
         return length
 
     def _forward(
@@ -207,7 +213,7 @@ class SlotCache:
     ) -> Float[Tensor, "row vocab"]:
         place = self._tensor(positions)
         seen = torch.arange(length, device=place.device) <= place[:, None, :, None]
-        return self._passes.next_logits(
+        return self._model_forward.next_logits(
             self._cache, self._tensor(ids), mask=self._as_mask(seen), positions=place
         )
 

@@ -1,7 +1,7 @@
 """A key-value cache whose contexts start together, for layers that cannot skip or drop a position.
 
 Layers with a sliding window or a recurrent state take their tokens one after another, padded on the left
-only. Contexts therefore begin at the same time, nothing is kept between answers, and the next wave starts
+only. Contexts therefore begin at the same time, nothing is kept between responses, and the next wave starts
 when the last context of this one is done.
 """
 
@@ -15,6 +15,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from agentic_trl.rollout.engines.transformers.forward import ModelForward, left_padded
+
+KEPT = 3 / 4
+"""Rows of ended responses are dropped once at most this part of a wave goes on: dropping copies the whole cache,
+and until then each of them costs as much as a row that goes on."""
 
 
 class WaveCache:
@@ -34,7 +38,7 @@ class WaveCache:
         self._mask_new = mask_new
         self._model = model
         self._pad = pad_id
-        self._passes = ModelForward(model)
+        self._model_forward = ModelForward(model)
         self.lengths: list[int] = []
         self._slots: list[int] = []
         self._start()
@@ -106,7 +110,7 @@ class WaveCache:
             self._slots = list(slots)
             self._mask = torch.zeros(len(slots), 0, dtype=torch.bool, device=self._model.device)
         fed = dict(zip(slots, ids, strict=True))
-        if self._drops and len(fed) * 4 <= len(self._slots) * 3:
+        if self._drops and len(fed) <= KEPT * len(self._slots):
             self._keep([row for row, slot in enumerate(self._slots) if slot in fed])
         new = [fed.get(slot, ()) for slot in self._slots]
         for slot in slots:
@@ -129,4 +133,4 @@ class WaveCache:
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         if self._mask_new:
             mask = mask[:, -ids.shape[1] :]
-        return self._passes.next_logits(self._cache, ids, mask=mask, positions=positions)
+        return self._model_forward.next_logits(self._cache, ids, mask=mask, positions=positions)

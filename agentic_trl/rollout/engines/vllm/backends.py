@@ -1,4 +1,4 @@
-"""Where outputs come from: vLLM in this process, or a vLLM server."""
+"""Backends of the vLLM engine: vLLM in this process, or a vLLM server."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -45,11 +45,11 @@ class ColocatedBackend:
             self._open[name.partition("-")[0]] = (name, prompt)
 
     def outputs(self) -> list[Output]:
-        """Step the engine until an answer ends."""
+        """Step the engine until a response ends."""
         while self._open:
             done = [one for one in self._llm.llm_engine.step() if one.finished]
             if done:
-                return [self._answer(one) for one in done]
+                return [self._output(one) for one in done]
         return []
 
     def clear(self) -> None:
@@ -59,7 +59,7 @@ class ColocatedBackend:
             self._llm.llm_engine.abort_request(names, internal=True)
         self._open = {}
 
-    def _answer(self, output: Any) -> Output:
+    def _output(self, output: Any) -> Output:
         _, prompt = self._open.pop(output.request_id)
         (completion,) = output.outputs
         ids = tuple(completion.token_ids)

@@ -1,15 +1,15 @@
 """Sampling with vLLM: token ids in, token ids and log-probabilities out.
 
-A rank hands in requests and takes outputs; behind it stands a *backend*, either vLLM in this process or a
-server, that samples for one prompt at a time, each with its own budget and seed. Outputs carry the rank and the
-episode that asked, so that none can reach another episode, however many ranks ask and however unevenly.
+Requests of a rank become prompts, and the outputs of a *backend*, vLLM in this process or on a server, become
+samples. Each prompt has its own budget and seed. An output carries the rank and the episode of its prompt, so
+that none can reach another episode, however many ranks ask and however unevenly.
 
 - In this process, one GPU a model: each rank has its backend and asks alone.
 - In this process, tensor parallel: the ranks of a group step the same engine together, so all of them ask the
   prompts of all of them, in the same order.
 - On a server: the first rank asks for all and tells everyone the outputs.
 
-An answer ends like one of the transformers engine: by one of the same ids, which is part of it, by a stop
+A response ends as with the transformers engine: by one of the same ids, which is part of it, by a stop
 string, or by the budget. vLLM draws by itself: instead of the uniform numbers a request has a seed made from
 the first of them. Log-probabilities are those of the policy at the sampling temperature; see
 ``trainers/model/vllm.py`` for when vLLM can give them.
@@ -41,14 +41,14 @@ class Prompt:
     ids: tuple[int, ...]
     """The context."""
     limit: int
-    """Most tokens of the answer."""
+    """Most tokens of the response."""
     seed: int
     """Seed of the sampling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What vLLM sampled."""
+    """A response of vLLM."""
 
     rank: int
     """Rank that asked."""
@@ -62,7 +62,7 @@ class Output:
 
 @runtime_checkable
 class Backend(Protocol):
-    """Samples."""
+    """Samples prompts with vLLM."""
 
     def ask(self, prompts: Sequence[Prompt]) -> None:
         """Take prompts in.
@@ -73,17 +73,17 @@ class Backend(Protocol):
         ...
 
     def outputs(self) -> list[Output]:
-        """Return at least one answer, unless nothing is asked."""
+        """Return at least one output, unless no prompt is open."""
         ...
 
     def clear(self) -> None:
-        """Drop what is still asked."""
+        """Drop open prompts."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """Who asks together; by default this process alone."""
+    """Ranks that ask a backend together; by default this process alone."""
 
     rank: int = 0
     """Number of this rank in the group."""
@@ -95,7 +95,7 @@ class Ranks:
     """Whether the group's first rank alone has a backend; otherwise each has one, all in step."""
 
     def gather(self, prompts: list[Prompt]) -> list[Prompt]:
-        """Return the prompts that a backend of this group has to answer, in order of rank.
+        """Return the prompts for the backends of this group, in order of rank.
 
         Args:
             prompts: Those of this rank.
@@ -110,7 +110,7 @@ class Ranks:
         """Return the outputs of the backend, wherever it is.
 
         Args:
-            outcome: What this rank's backend answered, or how it failed; ``None`` without a backend.
+            outcome: What this rank's backend gave, or how it failed; ``None`` without a backend.
 
         Raises:
             RuntimeError: On every rank, if the backend failed.
@@ -125,7 +125,7 @@ class Ranks:
 
 
 class VLLMEngine:
-    """Samples outputs with vLLM; see ``Engine``."""
+    """Samples responses with vLLM; see ``Engine``."""
 
     def __init__(
         self,
@@ -140,9 +140,9 @@ class VLLMEngine:
 
         Args:
             backend: Samples; ``None`` on a rank whose group's first rank asks.
-            stop_ids: Token ids that end an answer.
-            stop_text: Ends an answer by its text, besides the ids.
-            ranks: Who asks together; ``None`` for this rank alone.
+            stop_ids: Token ids that end a response.
+            stop_text: Ends a response by its text, besides the ids.
+            ranks: Ranks that ask together; ``None`` for this rank alone.
             slots: Episodes in flight at a time; ``None`` for any number.
         """
         self._backend = backend
@@ -158,15 +158,15 @@ class VLLMEngine:
         """Take requests in; see ``Engine.submit``.
 
         Args:
-            requests: At most one unanswered request of each episode.
+            requests: At most one open request of each episode.
         """
         self._waiting += requests
 
     def advance(self) -> list[tuple[int, Sample]]:
-        """Ask what waits, and wait for the next outputs of any rank; see ``Engine.advance``.
+        """Ask the waiting requests, and wait for the next outputs of any rank; see ``Engine.advance``.
 
         Returns:
-            Episode and answer of those that are this rank's.
+            Episode and response of the requests of this rank that are finished.
         """
         waiting, self._waiting = self._waiting, []
         self._limits.update({one.episode: one.max_new_tokens for one in waiting})
@@ -184,7 +184,7 @@ class VLLMEngine:
         """
 
     def finish(self) -> None:
-        """Drop everything that is asked."""
+        """Drop all requests."""
         self._waiting, self._limits = [], {}
         if self._backend is not None:
             self._backend.clear()
@@ -208,23 +208,23 @@ class VLLMEngine:
                 raise
             return f"{type(error).__name__}: {error}"
 
-    def _read(self, answer: Output) -> Sample:
-        """Return an answer as a sample.
+    def _read(self, output: Output) -> Sample:
+        """Return an output as a sample.
 
         Raises:
             FloatingPointError: If vLLM gave no finite log-probability.
         """
-        if not all(math.isfinite(one) for one in answer.logprobs):
+        if not all(math.isfinite(one) for one in output.logprobs):
             raise FloatingPointError(
-                f"vLLM gave the log-probabilities {answer.logprobs} for sampled tokens, expected finite numbers: "
+                f"vLLM gave the log-probabilities {output.logprobs} for sampled tokens, expected finite numbers: "
                 "its logits overflow. Use bfloat16 or float32 for the model, or check its weights."
             )
-        limit = self._limits.pop(answer.episode)
-        ended = answer.ids[-1] in self._stop_ids
+        limit = self._limits.pop(output.episode)
+        ended = output.ids[-1] in self._stop_ids
         if not ended and self._stop_text is not None:
-            ids = torch.tensor([answer.ids])
-            ended = len(answer.ids) < limit or bool(self._stop_text(ids, torch.empty(0)).all())
-        return Sample(ids=answer.ids, logprobs=answer.logprobs, truncated=not ended)
+            ids = torch.tensor([output.ids])
+            ended = len(output.ids) < limit or bool(self._stop_text(ids, torch.empty(0)).all())
+        return Sample(ids=output.ids, logprobs=output.logprobs, truncated=not ended)
 
 
 def sampling_arguments(
@@ -234,8 +234,8 @@ def sampling_arguments(
 
     Args:
         sampling: How tokens are drawn.
-        stop_ids: Token ids that end an answer; vLLM's own ones are switched off.
-        stop_strings: Texts that end an answer.
+        stop_ids: Token ids that end a response; vLLM's own ones are switched off.
+        stop_strings: Texts that end a response.
     """
     arguments = {
         "temperature": sampling.temperature,

@@ -1,0 +1,103 @@
+"""The record of an attempt at an episode, and the trajectory made of it."""
+
+from dataclasses import dataclass, field
+
+from agentic_trl.rollout.engines.base import Sample
+from agentic_trl.rollout.env_pool.host import Stepped
+from agentic_trl.rollout.task import Start
+from agentic_trl.rollout.text.chat import Conversation, Prompt
+from agentic_trl.rollout.text.parse import ParsedResponse
+from agentic_trl.types import Fault, StopReason, Trajectory, Turn
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """The part of an attempt that is over; every field has its meaning from the start."""
+
+    conversation: Conversation
+    """The messages and the token context."""
+    prompt: Prompt = field(default_factory=lambda: Prompt((), (), extends=True))
+    """The last prompt."""
+    observation: str = ""
+    """The last observation, whole."""
+    turns: list[Turn] = field(default_factory=list)
+    """The turns in order."""
+    score: float = 0.0
+    """Sum of the rewards of the environment's steps."""
+    said: bool | None = None
+    """Success according to the last step; ``None`` if it said nothing."""
+
+    @property
+    def sampled(self) -> int:
+        """Number of tokens that the policy sampled."""
+        return sum(len(turn.response_ids) for turn in self.turns)
+
+    def add(
+        self,
+        sample: Sample,
+        response: ParsedResponse,
+        step: Stepped,
+        *,
+        penalty: float,
+        seconds: float,
+    ) -> None:
+        """Record a turn.
+
+        Args:
+            sample: What the policy sampled.
+            response: The same, parsed.
+            step: What the environment's step gave.
+            penalty: For an action that was missing or refused, 0 otherwise.
+            seconds: Wall time of the step.
+        """
+        if step.observation is not None:
+            self.observation, self.said = step.observation, step.success
+        self.score += step.reward
+        self.turns.append(
+            Turn(
+                observation_ids=self.prompt.new_ids,
+                response_ids=sample.ids,
+                response_logprobs=sample.logprobs,
+                token_kinds=response.kinds,
+                reward=step.reward,
+                penalty=penalty,
+                extends=self.prompt.extends,
+                valid=step.accepted,
+                action=response.action,
+                state_key=step.state_key,
+                truncated=sample.truncated,
+                seconds=seconds,
+            )
+        )
+        self.conversation.add_response(sample.ids, text=response.text, end=response.end)
+
+    def trajectory(
+        self, start: Start, stop: StopReason, *, error: str | None, faults: tuple[Fault, ...]
+    ) -> Trajectory:
+        """Return the finished episode.
+
+        Args:
+            start: What it started from.
+            stop: Why it ended.
+            error: What went wrong; ``None`` if nothing did.
+            faults: The attempts that the environment spoiled, this one included.
+        """
+        ended = stop is StopReason.TERMINATED
+        cut = not stop.failed and not ended
+        decides = ended and self.said is None
+        one = Trajectory(
+            turns=tuple(self.turns),
+            group=start.group,
+            member=start.member,
+            stop=stop,
+            success=bool(self.said) and not stop.failed,
+            score=self.score,
+            success_threshold=start.success_threshold if decides else None,
+            task=start.task,
+            messages=tuple(self.conversation.messages),
+            final_observation_ids=self.prompt.new_ids if cut else (),
+            final_extends=self.prompt.extends if cut else True,
+            error=error,
+            faults=faults,
+        )
+        return one.scored(self.score)

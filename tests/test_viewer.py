@@ -1,0 +1,22 @@
+"""Episodes in the console.
+
+Mutations seen red: penalty left out; penalty of a turn without one shown.
+"""
+
+import io
+
+from rich.console import Console
+
+from agentic_trl.viewer import render_trajectory
+from tests.rollout.scripted import GO, Script, run_one, step
+
+
+def test_a_turn_is_titled_with_what_it_earned_and_its_penalty():
+    environment = Script(step("c", 1.0, invalid_action=True), step("d", 2.0, terminated=True))
+    trajectory, _ = run_one(environment, [GO, GO], invalid_action_penalty=0.5)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render_trajectory(trajectory))
+    shown = console.file.getvalue()
+    assert "assistant | reward 1 | 4 tokens | no accepted action | penalty 0.5 " in shown
+    assert "assistant | reward 2 | 4 tokens ─" in shown
+    assert "terminated | success True | score 3" in shown
