@@ -27,7 +27,7 @@ class SampledTokens:
     """Critic's value before it."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], values: Sequence[Float[Tensor, " place"]]) -> "SampledTokens":
+    def of(cls, rows: Sequence[Row], values: Sequence[Float[Tensor, " _place"]]) -> "SampledTokens":
         """Collect the sampled tokens of rows.
 
         Args:

@@ -15,26 +15,7 @@ import torch
 import tests.checking  # noqa: F401  named below
 from tests.tolerances import doubles as in_doubles
 
-CHECKED = [
-    "types",
-    "ops",
-    "algorithms",
-    "tables",
-    "batching",
-    "rollout",
-    "environments",
-    "evaluation",
-]
-CHECKED += [
-    "trainers.update.credit",
-    "trainers.model.forward",
-    "trainers.update.rows",
-    "trainers.run.metrics",
-]
-CHECKED += ["trainers.model.reference", "trainers.update.actfocus", "user_values"]
-jaxtyping.install_import_hook(
-    [f"agentic_trl.{name}" for name in CHECKED], "tests.checking.typechecker"
-)
+jaxtyping.install_import_hook("agentic_trl", "tests.checking.typechecker")
 if "OMP_NUM_THREADS" not in os.environ:  # tiny models: two threads are slower than one
     torch.set_num_threads(1)
 hypothesis.settings.register_profile(

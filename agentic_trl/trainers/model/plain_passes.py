@@ -37,7 +37,7 @@ def probe_rows(ids: Sequence[int]) -> list[Row]:
     return rows
 
 
-def plain_logits(model: Model, rows: Sequence[Row]) -> list[Float[Tensor, "token vocab"]]:
+def plain_logits(model: Model, rows: Sequence[Row]) -> list[Float[Tensor, "_token vocab"]]:
     """Return the raw logits after every token, by a forward pass over each row alone.
 
     Args:
@@ -50,7 +50,7 @@ def plain_logits(model: Model, rows: Sequence[Row]) -> list[Float[Tensor, "token
 
 
 def plain_scores(
-    logits: Sequence[Float[Tensor, "place vocab"]], rows: Sequence[Row], *, temperature: float
+    logits: Sequence[Float[Tensor, "_place vocab"]], rows: Sequence[Row], *, temperature: float
 ) -> Float[Tensor, "row token"]:
     """Return the log-probabilities at the sampled tokens.
 
@@ -72,7 +72,7 @@ def plain_scores(
 
 
 def plain_energies(
-    logits: Sequence[Float[Tensor, "place vocab"]],
+    logits: Sequence[Float[Tensor, "_place vocab"]],
 ) -> Float[Tensor, "row token"]:
     """Return the energies of all tokens.
 

@@ -154,7 +154,7 @@ def spread_over_ranks(values: Float[Tensor, " entry"]) -> Spread:
 
 
 def watch_energies(
-    trainer: Host, rows: Sequence[Row], energies: Sequence[Float[Tensor, " token"]]
+    trainer: Host, rows: Sequence[Row], energies: Sequence[Float[Tensor, " _token"]]
 ) -> None:
     """Watch what ACTFOCUS lives on, if it weighs action tokens by it at all.
 
