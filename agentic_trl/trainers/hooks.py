@@ -8,7 +8,7 @@ The flow of a training step with an environment::
     evaluation_loop     play the held-out tasks, each exactly once over all ranks
 
 Without an environment every hook is TRL's own. The hooks and the facts relied on are listed in
-``_trl_contract``.
+``trl_contract``.
 """
 
 import logging

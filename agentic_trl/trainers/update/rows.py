@@ -1,6 +1,6 @@
 """From episodes to rows that are ready for the loss: credit, old and reference log-probabilities.
 
-Nothing here overrides TRL; the hooks are in ``mixin``. ``_assign_credit`` is what another kind of trainer
+Nothing here overrides TRL; the hooks are in ``hooks``. ``_assign_credit`` is what another kind of trainer
 replaces.
 """
 
