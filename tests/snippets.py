@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import agentic_trl
 from agentic_trl import tiny_policy
+from agentic_trl.environments import registry
 
 HUB = r"\"(?:Qwen|HuggingFaceTB)/[\w.-]+\""
 """A model's name of the hub; the embedded policy takes its place."""
@@ -74,10 +75,11 @@ def shrunk(given: dict[str, Any], config: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def small_world(folder) -> Iterator[list[Any]]:
-    """Cut configurations and gather the trainers that are built; what is written goes into ``folder``."""
+    """Cut configurations and gather the trainers that are built; what is written goes into ``folder``, names are forgotten."""
     built: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
         for name in CONFIGS:
             patch.setattr(getattr(agentic_trl, name), "__init__", _cut(name))
         for name in TRAINERS:

@@ -1,6 +1,6 @@
 """The watch on what a method lives on: shares for the log, and a warning that names the cause of a dead one.
 
-``methods.SIGNALS`` says which quantities a run needs; ``causes`` and ``critic_signals`` measure them.
+``methods.SIGNALS`` says which quantities a run needs; ``signal_causes`` and ``critic_signals`` measure them.
 """
 
 import logging

@@ -8,7 +8,7 @@ requests in, then samples one token for every answer that is not finished. A req
 some slot joins that pass at once; another waits only until a tenth of the slots is free.
 
 Models with sliding windows, recurrent states or another attention than "sdpa" and "eager" sample in waves
-with an empty cache (``waves``), and those that neither kind of cache serves read their contexts whole (``whole``).
+with an empty cache (``wave_cache``), and those that neither kind of cache serves read their contexts whole (``no_cache``).
 """
 
 from collections.abc import Iterator, Sequence
