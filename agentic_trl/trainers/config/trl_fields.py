@@ -14,7 +14,7 @@ _TOOLS = "answers are parsed by the environment's action format; use `max_turns`
 _COMPILE = "prompts and rows change their shape all the time, and it was not tried; leave it off"
 
 REFUSED: dict[str, str] = {
-    "ds3_gather_for_generation": "DeepSpeed is not supported; leave it alone",
+    "ds3_gather_for_generation": "under DeepSpeed the weights are gathered once a rollout; leave it alone",
     "pad_to_multiple_of": "rows are padded to the longest of their micro-batch; leave it alone",
     "generation_kwargs": "set `temperature`, `top_p`, `top_k`, `min_p` or `repetition_penalty`",
     "cache_implementation": "the engine keeps its own cache; leave it unset",
