@@ -4,7 +4,7 @@ The sentences of ``SAID_HERE`` are read from the source: each must be said by a 
 case. Those of the other files of ``trainers`` must be looked for by some test.
 
 Mutations seen red: a check of each kind left out (a name, a number of each range, a knob that nobody reads, an engine's
-setting); a new ``raise`` without a case; a value of a knob on the page that the configuration refuses; a knob without a
+setting); a new ``raise`` without a case; a new name in a check without one; a value of a knob on the page that the configuration refuses; a knob without a
 row; a reason that names a setting which is refused itself; a ``raise`` of the trainers that no test looks for.
 """
 
@@ -367,6 +367,20 @@ def test_every_sentence_is_said_by_a_case(tmp_path):
             assert any(re.search(wanted, one, re.DOTALL) for one in said), (
                 f"{name}:{line}: {wanted}"
             )
+
+
+def test_every_setting_that_a_check_names_has_a_case():
+    tree = ast.parse((TRAINERS / "config" / "checks.py").read_text())
+    checks = [
+        one for one in tree.body if getattr(one, "name", "") in {"check_names", "check_ranges"}
+    ]
+    fields = {one.name for one in dataclasses.fields(AgenticPPOConfig)}
+    words = {
+        one.value for check in checks for one in ast.walk(check) if isinstance(one, ast.Constant)
+    }
+    refused = {words.split(":")[0] for _, words in CASES}
+    assert len(checks) == 2
+    assert (words & fields) - refused == set()
 
 
 WINDOW = 14
