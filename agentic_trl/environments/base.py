@@ -15,7 +15,7 @@ Contract between an environment and the rollout:
   ``info["invalid_action"] = True``.
 - ``info["success"]`` of the last turn says whether the goal is reached. Without it, or where it is ``None``,
   success means ``terminated`` and a score, reward functions included, of at least ``success_threshold``.
-- Rewards are real numbers of at most ``reading.LARGEST_REWARD`` in magnitude; ``terminated``, ``truncated``,
+- Rewards are real numbers of at most ``user_values.LARGEST_REWARD`` in magnitude; ``terminated``, ``truncated``,
   ``info["success"]`` and ``info["invalid_action"]`` are bools, or 0 and 1. Anything else fails the attempt.
 - Observations are data: whatever they contain, they cannot forge a turn or a special token.
 """

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from agentic_trl.rollout.engines.base import Request
 from agentic_trl.rollout.env_pool.host import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode import Episode, Reset, Rollout, Step, play
+from agentic_trl.rollout.episode.play import Episode, Reset, Rollout, Step, play
 from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
 

@@ -37,10 +37,10 @@ class Evaluation:
 
 
 def evaluate(
-    model: Model,
+    model: str | Model,
     environment: Any,
     *,
-    tokenizer: PreTrainedTokenizerBase = None,
+    tokenizer: PreTrainedTokenizerBase | str | None = None,
     tasks: Sequence[Mapping[str, Any]] | None = None,
     num_tasks: int = 200,
     attempts: int = 1,

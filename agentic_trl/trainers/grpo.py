@@ -1,7 +1,7 @@
 """GRPO and its relatives for agents: TRL's trainer with an environment."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from functools import partial
 from os import PathLike
@@ -210,7 +210,7 @@ def _refuse_other_rollouts(trl_arguments: dict[str, Any]) -> None:
         )
 
 
-def _require_enough_tasks(dataset: Any, args: AgenticGRPOConfig) -> None:
+def _require_enough_tasks(dataset: Sized, args: AgenticGRPOConfig) -> None:
     wanted = args.generation_batch_size // args.num_generations
     if len(dataset) < wanted:
         raise ValueError(

@@ -14,6 +14,7 @@ from contextlib import closing
 from time import perf_counter
 from typing import Any
 
+from datasets import Dataset
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.trainer_utils import EvalLoopOutput
@@ -157,7 +158,7 @@ class EnvironmentHooks(GRPOTrainer):
         return (p for p in self.model.parameters() if p.requires_grad)
 
     def training_step(
-        self, model: Model, inputs: Any, num_items_in_batch: Any = None
+        self, model: Model, inputs: Any, num_items_in_batch: Tensor | int | None = None
     ) -> Float[Tensor, ""]:
         """Forward and backward over the rows of one call, in micro-batches of bounded size."""
         if self.rollouts is None:
@@ -188,7 +189,7 @@ class EnvironmentHooks(GRPOTrainer):
         model: Model,
         inputs: Any,
         return_outputs: bool = False,
-        num_items_in_batch: Any = None,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Return the loss of a micro-batch, times the number of ranks that DDP divides by."""
         if self.rollouts is None:
@@ -258,17 +259,17 @@ class EnvironmentHooks(GRPOTrainer):
 
     # Checkpoints
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Any:
         """Return TRL's sampler, with an order that a resumed run repeats."""
         sampler = super()._get_train_sampler(dataset)
         return sampler if self.rollouts is None else EpochSampler.of(sampler, self)
 
-    def _get_output_dir(self, trial: Any) -> str:
+    def _get_output_dir(self, trial: object) -> str:
         """Return the folder that checkpoints are put into: while one is written, the one aside."""
         folder: str = super()._get_output_dir(trial)
         return os.path.join(folder, PARTIAL) if self._staged else folder
 
-    def _save_checkpoint(self, model: Model, trial: Any) -> None:
+    def _save_checkpoint(self, model: Model, trial: object) -> None:
         """Write the checkpoint aside on all ranks, then put it in its place."""
         if self.rollouts is None:
             super()._save_checkpoint(model, trial)
@@ -286,7 +287,9 @@ class EnvironmentHooks(GRPOTrainer):
         if not self._staged:
             super()._push_from_checkpoint(checkpoint_folder)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: Model | None = None
+    ) -> None:
         """Load weights; PEFT would train all of an adapter that it loads."""
         with loading_weights(self):
             super()._load_from_checkpoint(resume_from_checkpoint, model)

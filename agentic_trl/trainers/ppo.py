@@ -106,7 +106,7 @@ class PPOTrainer(AgenticGRPOTrainer):
     # Update
 
     def training_step(
-        self, model: Model, inputs: Any, num_items_in_batch: Any = None
+        self, model: Model, inputs: Any, num_items_in_batch: Tensor | int | None = None
     ) -> Float[Tensor, ""]:
         """Forget the critic's last gradient, which the host's ``model.zero_grad`` does not reach."""
         if self._step % self.args.gradient_accumulation_steps == 0:

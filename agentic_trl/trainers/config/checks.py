@@ -12,7 +12,7 @@ from agentic_trl.ops.correction import CORRECTION_MODES
 from agentic_trl.trainers.config.trl_fields import refused_settings
 
 
-def check_names(config: Any) -> None:
+def check_names(config: GRPOConfig) -> None:
     """Refuse unknown names.
 
     Args:
@@ -72,7 +72,7 @@ def _check_history(history: Any) -> None:
         ) from error
 
 
-def check_unused_knobs(config: Any) -> None:
+def check_unused_knobs(config: GRPOConfig) -> None:
     """Refuse knobs that nothing would read.
 
     Args:
@@ -112,7 +112,7 @@ def check_unused_knobs(config: Any) -> None:
         )
 
 
-def check_reference(config: Any) -> None:
+def check_reference(config: GRPOConfig) -> None:
     """Refuse a reference that follows the policy where there is none, or where the method fixes it.
 
     Args:
@@ -133,49 +133,7 @@ def check_reference(config: Any) -> None:
         )
 
 
-def check_ranges(config: Any) -> None:
-    """Refuse numbers out of range.
-
-    Args:
-        config: A resolved configuration.
-
-    Raises:
-        ValueError: At the first that is found.
-    """
-    positive = (
-        "num_train_tasks",
-        "num_eval_tasks",
-        "max_turns",
-        "max_tokens_per_turn",
-        "max_tokens_per_trajectory",
-        "max_context_tokens",
-        "max_tokens_per_microbatch",
-        "engine_slots",
-        "engine_max_cache_tokens",
-    )
-    for name in positive:
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name}: got {value}, expected at least 1.")
-    unit = ("planpo_alpha_start", "planpo_alpha_end", "turn_gamma", "epsilon")
-    fields = {field.name for field in dataclasses.fields(config)}
-    critic = fields & {"token_gamma", "token_lambda", "turn_lambda"}
-    for name in (*unit, "max_failed_fraction", *sorted(critic)):
-        value = getattr(config, name)
-        if not 0 <= value <= 1:
-            raise ValueError(f"{name}: got {value}, expected a number in [0, 1].")
-    if config.env_timeout is not None and config.env_timeout <= 0:
-        raise ValueError(
-            f"env_timeout: got {config.env_timeout}, expected a positive number of seconds, or None."
-        )
-    counts = ("env_workers", "env_retries")
-    for name in ("invalid_action_penalty", "history_window", "eval_temperature", *counts):
-        value = getattr(config, name)
-        if value is not None and value < 0:
-            raise ValueError(f"{name}: got {value}, expected 0 or more.")
-
-
-def check_environment_run(config: Any) -> None:
+def check_environment_run(config: GRPOConfig) -> None:
     """Refuse what a run with an environment would ignore.
 
     Args:
@@ -214,7 +172,7 @@ def check_environment_run(config: Any) -> None:
         raise ValueError("\n".join(["This run cannot start:", *problems]))
 
 
-def _engine_problems(config: Any) -> list[str]:
+def _engine_problems(config: GRPOConfig) -> list[str]:
     """Return a sentence for each setting that contradicts the chosen engine."""
     if not config.use_vllm:
         return []
@@ -236,7 +194,7 @@ def _engine_problems(config: Any) -> list[str]:
     return problems
 
 
-def check_plain_run(config: Any) -> None:
+def check_plain_run(config: GRPOConfig) -> None:
     """Refuse what a run without an environment would ignore.
 
     Args:

@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from agentic_trl.methods import DEFAULTS, METHODS, methods_of
+from agentic_trl.methods import DEFAULTS, METHODS, credits_of, methods_of
 from agentic_trl.renamed import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.checks import (
     check_names,
-    check_ranges,
     check_reference,
     check_unused_knobs,
 )
+from agentic_trl.trainers.config.ranges import NotNegative, Positive, Share, check_ranges
 from agentic_trl.trainers.config.rollout import RolloutConfig
 
 _BY_METHOD = "None takes the method's value."
@@ -36,7 +36,7 @@ class AgenticGRPOConfig(RolloutConfig):
     )
     advantage: str | None = field(
         default=None,
-        metadata={"help": f"Credit: 'grpo', 'planpo' or 'gigpo'. {_BY_METHOD}"},
+        metadata={"help": f"Credit: {', '.join(credits_of(critic=False))}. {_BY_METHOD}"},
     )
     scale_rewards: str | None = field(
         default=None,
@@ -48,7 +48,7 @@ class AgenticGRPOConfig(RolloutConfig):
         default=None,
         metadata={"help": f"Level of the ratio: 'token', 'turn', 'sequence'. {_BY_METHOD}"},
     )
-    epsilon: float | None = field(
+    epsilon: Share | None = field(
         default=None, metadata={"help": f"Clip distance below 1, in [0, 1]. {_BY_METHOD}"}
     )
     epsilon_high: float | None = field(
@@ -72,11 +72,11 @@ class AgenticGRPOConfig(RolloutConfig):
         default=None,
         metadata={"help": "Train in bfloat16; None does so where there is an accelerator."},
     )
-    planpo_alpha_start: float = field(
+    planpo_alpha_start: Share = field(
         default=0.1,
         metadata={"help": "Weight of the response level at step 0, in [0, 1] (alpha_init, eq. 8)."},
     )
-    planpo_alpha_end: float = field(
+    planpo_alpha_end: Share = field(
         default=0.05,
         metadata={
             "help": "Weight of the response level at the end, in [0, 1] (alpha_final, eq. 8)."
@@ -119,16 +119,16 @@ class AgenticGRPOConfig(RolloutConfig):
             "help": "Norm of the clipping bias: 'exact' second gradient, or logit-space 'proxy'."
         },
     )
-    turn_gamma: float | None = field(
+    turn_gamma: Share | None = field(
         default=None, metadata={"help": f"Discount per turn, in [0, 1]. {_BY_METHOD}"}
     )
-    invalid_action_penalty: float = field(
+    invalid_action_penalty: NotNegative = field(
         default=0.0,
         metadata={
             "help": "Taken off the reward of a turn without an accepted action; not for PlanPO."
         },
     )
-    max_tokens_per_microbatch: int = field(
+    max_tokens_per_microbatch: Positive = field(
         default=8192,
         metadata={"help": "Padded tokens of a forward and backward pass; bounds the memory."},
     )

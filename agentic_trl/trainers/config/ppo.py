@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from agentic_trl.renamed import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+from agentic_trl.trainers.config.ranges import Share
 
 
 @dataclass
@@ -34,13 +35,13 @@ class PPOConfig(AgenticGRPOConfig):
     cliprange_value: float = field(
         default=0.5, metadata={"help": "Range in which a value moves at full effect, reward units."}
     )
-    token_gamma: float = field(
+    token_gamma: Share = field(
         default=1.0, metadata={"help": "Discount per token of token_gae, in [0, 1]."}
     )
-    token_lambda: float = field(
+    token_lambda: Share = field(
         default=1.0, metadata={"help": "Trace decay per token of token_gae, in [0, 1]."}
     )
-    turn_lambda: float = field(
+    turn_lambda: Share = field(
         default=1.0, metadata={"help": "Trace decay per turn of step_gae, in [0, 1]."}
     )
     turn_credit: str | None = field(

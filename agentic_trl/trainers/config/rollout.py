@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from trl import GRPOConfig
 
 from agentic_trl.rollout.engines.base import Sampling
+from agentic_trl.trainers.config.ranges import Count, NotNegative, Positive, Seconds, Share
 from agentic_trl.user_values import as_texts
 
 
@@ -16,24 +17,24 @@ class RolloutConfig(GRPOConfig):
     environment_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Arguments that the environment is built with."}
     )
-    num_train_tasks: int = field(
+    num_train_tasks: Positive = field(
         default=512, metadata={"help": "Tasks made for training when no dataset is given."}
     )
-    num_eval_tasks: int = field(
+    num_eval_tasks: Positive = field(
         default=64,
         metadata={"help": "Held-out tasks made for evaluation when no dataset is given."},
     )
-    max_turns: int | None = field(
+    max_turns: Positive | None = field(
         default=None, metadata={"help": "Turns of an episode; None takes the environment's number."}
     )
-    max_tokens_per_turn: int | None = field(
+    max_tokens_per_turn: Positive | None = field(
         default=None,
         metadata={"help": "Sampled tokens of an answer; None takes max_completion_length."},
     )
-    max_tokens_per_trajectory: int | None = field(
+    max_tokens_per_trajectory: Positive | None = field(
         default=None, metadata={"help": "Sampled tokens of an episode; None for no limit."}
     )
-    max_context_tokens: int | None = field(
+    max_context_tokens: Positive | None = field(
         default=None,
         metadata={"help": "Prompt and answer together; None takes what the model's config allows."},
     )
@@ -44,7 +45,7 @@ class RolloutConfig(GRPOConfig):
             "of the messages so far ('module:function', or the function itself)."
         },
     )
-    history_window: int | None = field(
+    history_window: Count | None = field(
         default=None,
         metadata={
             "help": "Past turns that history='window' shows besides the current observation."
@@ -60,7 +61,7 @@ class RolloutConfig(GRPOConfig):
             "help": "Beginning of every answer that the prompt already holds, such as '<think>'."
         },
     )
-    eval_temperature: float | None = field(
+    eval_temperature: NotNegative | None = field(
         default=None,
         metadata={"help": "Temperature of evaluation; 0 is greedy, None the training temperature."},
     )
@@ -77,13 +78,13 @@ class RolloutConfig(GRPOConfig):
             "help": "Who samples: 'transformers', 'vllm', or 'auto': vllm if use_vllm is set."
         },
     )
-    engine_slots: int | None = field(
+    engine_slots: Positive | None = field(
         default=None,
         metadata={
             "help": "Episodes in flight at a time; the next starts when one ends. None for all."
         },
     )
-    engine_max_cache_tokens: int | None = field(
+    engine_max_cache_tokens: Positive | None = field(
         default=None,
         metadata={
             "help": "Tokens that the rollout's key-value cache holds at most, all episodes; None for no limit."
@@ -102,7 +103,7 @@ class RolloutConfig(GRPOConfig):
             "in flight, so that runs with workers repeat bit for bit."
         },
     )
-    env_workers: int = field(
+    env_workers: Count = field(
         default=0,
         metadata={
             "help": "Workers that reset and step environments; 0 does it in between, one by one."
@@ -112,19 +113,19 @@ class RolloutConfig(GRPOConfig):
         default="thread",
         metadata={"help": "'thread', or 'process' for environments that need a core or may crash."},
     )
-    env_timeout: float | None = field(
+    env_timeout: Seconds | None = field(
         default=None,
         metadata={
             "help": "Seconds that a reset or a step may take; needs env_workers. None for no limit."
         },
     )
-    env_retries: int = field(
+    env_retries: Count = field(
         default=2,
         metadata={
             "help": "Times that a failed episode is played anew, in a fresh environment, before it is left out."
         },
     )
-    max_failed_fraction: float = field(
+    max_failed_fraction: Share = field(
         default=0.5,
         metadata={
             "help": "Share of failed environments in a batch, or in an evaluation, above which the run stops."

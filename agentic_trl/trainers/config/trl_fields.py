@@ -9,13 +9,15 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from trl import GRPOConfig
+
 _LOSS = "the loss is chosen with `method`, `loss_aggregation` and `importance_sampling_level`"
 _EVAL = "evaluation plays episodes and keeps no predictions; leave it alone"
 _TOOLS = "answers are parsed by the environment's action format; use `max_turns` for a limit"
 _COMPILE = "prompts and rows change their shape all the time, and it was not tried; leave it off"
 
 REFUSED: dict[str, str] = {
-    "ds3_gather_for_generation": "DeepSpeed is not supported; leave it alone",
+    "ds3_gather_for_generation": "under DeepSpeed the weights are gathered once a rollout; leave it alone",
     "pad_to_multiple_of": "rows are padded to the longest of their micro-batch; leave it alone",
     "generation_kwargs": "set `temperature`, `top_p`, `top_k`, `min_p` or `repetition_penalty`",
     "cache_implementation": "the engine keeps its own cache; leave it unset",
@@ -93,7 +95,7 @@ WITH_VLLM: dict[str, str | None] = {
 """Fields that act with ``use_vllm`` as they do in TRL, each with the ``vllm_mode`` that it takes."""
 
 
-def refused_settings(args: Any, fields: Iterable[dataclasses.Field[Any]]) -> list[str]:
+def refused_settings(args: GRPOConfig, fields: Iterable[dataclasses.Field[Any]]) -> list[str]:
     """Return a sentence for each refused field that is off its default.
 
     Args:
@@ -115,7 +117,7 @@ def refused_settings(args: Any, fields: Iterable[dataclasses.Field[Any]]) -> lis
     return sentences
 
 
-def _reason(args: Any, name: str) -> str | None:
+def _reason(args: GRPOConfig, name: str) -> str | None:
     """Return why a field would have no effect; ``None`` if it acts."""
     if name not in WITH_VLLM:
         return REFUSED.get(name)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from torch import nn
 
 from agentic_trl.trainers.config.host import Model
@@ -17,7 +17,7 @@ RESERVED = (REFERENCE, "critic")
 """Names of adapters that trainers add."""
 
 
-def plain_start(config: Any) -> Any:
+def plain_start(config: PeftConfig) -> Any:
     """Return a configuration for a second adapter of the same kind, whose making leaves the base as it is.
 
     PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA subtract a new adapter from the weights of the base: the policy of another

@@ -64,7 +64,7 @@ class _Rebound:
     def __init__(self, memo: dict[int, Any]) -> None:
         self._twins = memo
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         """Return the value itself if nothing in it was copied."""
         if id(value) in self._twins:
             return self._twins[id(value)]
@@ -121,7 +121,7 @@ class _Rebound:
         changed.update(entries)
         return changed
 
-    def _callable(self, value: Any) -> Any:
+    def _callable(self, value: object) -> Any:
         new = object.__new__(type(value))
         self._twins[id(value)] = new
         held = self.of(vars(value))
@@ -132,7 +132,7 @@ class _Rebound:
         return new
 
 
-def _defined(value: Any) -> set[str]:
+def _defined(value: object) -> set[str]:
     """Names that the class of a value and its bases define, but for ``object``."""
     return {name for base in type(value).__mro__[:-1] for name in vars(base)}
 

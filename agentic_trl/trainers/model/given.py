@@ -34,7 +34,7 @@ _FLOAT_HEAD = "_cast_lm_head_to_fp32.<locals>.cast_forward_to_fp32"
 _BACK_FROM_FLOAT = "_cast_lm_head_to_fp32.<locals>.cast_outputs_to_original_dtype"
 
 
-def take_over(model: Model, *, peft_config: Any = None) -> None:
+def take_over(model: str | Model, *, peft_config: Any = None) -> None:
     """Make a model that is given as an object what it was before other trainers used it, but for its weights.
 
     Args:
@@ -108,7 +108,7 @@ def _undo_float_head(model: nn.Module) -> None:
         head.to(dtype)
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     """Where a function was defined, empty for what is no plain function."""
     function = getattr(function, "__func__", function)
     return function.__code__.co_qualname if isinstance(function, FunctionType) else ""

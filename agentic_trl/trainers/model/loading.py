@@ -10,7 +10,7 @@ from transformers.utils import find_adapter_config_file
 from agentic_trl.trainers.config.host import Model
 
 
-def load_model(model: Model) -> Any:
+def load_model(model: str | Model) -> Model:
     """Return a model; one that is loaded here goes to this process's accelerator, if there is one.
 
     Args:
@@ -34,7 +34,9 @@ def load_model(model: Model) -> Any:
     return PeftModel.from_pretrained(loaded, model)
 
 
-def load_tokenizer(given: Any, model: Model, loaded: Any) -> Any:
+def load_tokenizer(
+    given: PreTrainedTokenizerBase | str | None, model: str | Model, loaded: Model
+) -> PreTrainedTokenizerBase:
     """Return a tokenizer.
 
     Args:

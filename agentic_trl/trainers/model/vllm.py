@@ -41,7 +41,7 @@ def logprobs_fit(mode: str, sampling: Sampling) -> bool:
     return mode == "raw_logprobs" and sampling.temperature == 1.0
 
 
-def require_vllm(config: AgenticGRPOConfig, model: Model) -> None:
+def require_vllm(config: AgenticGRPOConfig, model: str | Model) -> None:
     """Refuse a run with vLLM that could not start.
 
     Args:

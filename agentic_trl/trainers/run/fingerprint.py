@@ -9,7 +9,7 @@ import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from fnmatch import fnmatch
 from types import CellType, FunctionType, MethodType
@@ -101,11 +101,11 @@ def differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     return [f"{name}: {before} -> {now}" for name, before, now in pairs if before != now]
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Return a text that is equal for equal values in every process.
 
     Args:
-        value: Anything.
+        value: objectthing.
     """
     if isinstance(value, Mapping):
         pairs = sorted((describe(key), describe(one)) for key, one in value.items())
@@ -126,7 +126,7 @@ def describe(value: Any) -> str:
     return _describe_code(value) if coded else _describe_object(value)
 
 
-def _describe_code(code: Any) -> str:
+def _describe_code(code: object) -> str:
     """Describe a function or a class by its name, its text, and the plain values that it keeps."""
     kept: list[Any] = [cell.cell_contents for cell in _filled(getattr(code, "__closure__", None))]
     kept += getattr(code, "__defaults__", None) or ()
@@ -149,7 +149,7 @@ def _describe_object(value: Any) -> str:
     return str(value) if kind.__module__ in {"torch", "numpy", "pathlib"} else _named(kind)
 
 
-def _named(code: Any) -> str:
+def _named(code: type | Callable[..., Any]) -> str:
     return f"{code.__module__}:{code.__qualname__} {_hash(_source_of(code))}"
 
 
@@ -158,7 +158,7 @@ def _filled(cells: Any) -> list[Any]:
     return [cell for cell in cells or () if cell != CellType()]
 
 
-def _source_of(code: Any) -> str:
+def _source_of(code: type | Callable[..., Any]) -> str:
     try:
         return inspect.getsource(code)
     except (OSError, TypeError):

@@ -156,7 +156,7 @@ def _restore(trainer: Host, state: dict[str, Any]) -> None:
         trainer.normalizer.ever_clipped = state["ever_clipped"]
 
 
-def _fields(one: Any) -> dict[str, Any]:
+def _fields(one: EpisodeSet | Row) -> dict[str, Any]:
     """The fields of a dataclass and their values, which are not copied."""
     return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
 

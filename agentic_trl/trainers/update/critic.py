@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import pad
@@ -192,7 +192,7 @@ class AdapterCritic(Critic):
     ADAPTER = "critic"
     head: nn.Linear
 
-    def __init__(self, model: PeftModel, config: Any, trainer: Host) -> None:
+    def __init__(self, model: PeftModel, config: PeftConfig, trainer: Host) -> None:
         """Add the adapter and the head.
 
         Args:

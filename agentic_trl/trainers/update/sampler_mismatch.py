@@ -1,17 +1,16 @@
 """What the loss and the log make of the difference between sampler and policy."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from trl import GRPOConfig
 
 from agentic_trl.ops.correction import sampler_correction
 from agentic_trl.types import TokenBatch
 
 
 def compare_with_sampler(
-    config: Any,
+    config: GRPOConfig,
     batch: TokenBatch,
     *,
     logprob: Float[Tensor, "row token"],

@@ -5,11 +5,11 @@ All statistics are those of the table of all ranks; trajectories that do not cou
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from accelerate.utils import gather_object
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from trl import GRPOConfig
 
 from agentic_trl.algorithms.gigpo import state_advantage
 from agentic_trl.algorithms.grpo import grpo_advantage
@@ -27,7 +27,7 @@ from agentic_trl.types import Trajectory, TurnTable
 
 
 def read_credit(
-    args: Any, table: TurnTable, advantage: Float[Tensor, " turn"], *, custom: bool
+    args: GRPOConfig, table: TurnTable, advantage: Float[Tensor, " turn"], *, custom: bool
 ) -> dict[str, Reading]:
     """Return the signals of an advantage that compares episodes, or of a user's own.
 
@@ -45,7 +45,10 @@ def read_credit(
     if custom:
         return {"advantage": _read_custom(table, advantage)}
     wanted = needed_signals(args, custom=False)
-    return {name: read(args, table) for name, read in READERS.items() if name in wanted}
+    found = {name: read(args, table) for name, read in READERS.items() if name in wanted}
+    if "group_advantage" in wanted:
+        found = {"group_advantage": _read_group(args, table, advantage), **found}
+    return found
 
 
 def _read_custom(table: TurnTable, advantage: Float[Tensor, " turn"]) -> Reading:
@@ -56,17 +59,21 @@ def _read_custom(table: TurnTable, advantage: Float[Tensor, " turn"]) -> Reading
     )
 
 
-def _read_group(args: Any, table: TurnTable) -> Reading:
+def _read_group(args: GRPOConfig, table: TurnTable, advantage: Float[Tensor, " turn"]) -> Reading:
+    """Return where trajectories of a group differ, or for a credit that is not told apart here, its turns."""
     if args.advantage == "planpo":
         apart, equal = trajectory_advantage(table) != 0, "have the same outcome per turn"
         cause = _no_success(table) or _alike(table, equal)
+    elif args.advantage in ("grpo", "gigpo"):
+        apart, cause = grpo_advantage(table) != 0, _equal_scores(table)
     else:
-        apart = grpo_advantage(table) != 0
-        cause = _equal_scores(table)
+        seen, group = advantage != 0, table.group[table.trajectory]
+        cause = _alike(table, f"have turns of advantage 0, as {args.advantage!r} gives them")
+        return Reading(share=_share_of_groups(table, seen, group), cause=cause)
     return Reading(share=_share_of_groups(table, apart, table.group), cause=cause)
 
 
-def _read_response(args: Any, table: TurnTable) -> Reading:
+def _read_response(args: GRPOConfig, table: TurnTable) -> Reading:
     apart = response_advantage(table, group=args.planpo_response_group) != 0
     return Reading(
         share=_share_of_groups(table, apart, table.group[table.trajectory]),
@@ -75,7 +82,7 @@ def _read_response(args: Any, table: TurnTable) -> Reading:
     )
 
 
-def _read_state(args: Any, table: TurnTable) -> Reading:
+def _read_state(args: GRPOConfig, table: TurnTable) -> Reading:
     apart = state_advantage(table, gamma=args.turn_gamma) != 0
     return Reading(
         share=_share_of_groups(table, apart, table.group[table.trajectory]),
@@ -83,9 +90,8 @@ def _read_state(args: Any, table: TurnTable) -> Reading:
     )
 
 
-READERS: Mapping[str, Callable[[Any, TurnTable], Reading]] = MappingProxyType(
+READERS: Mapping[str, Callable[[GRPOConfig, TurnTable], Reading]] = MappingProxyType(
     {
-        "group_advantage": _read_group,
         "response_advantage": _read_response,
         "state_advantage": _read_state,
     }

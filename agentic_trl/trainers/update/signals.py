@@ -7,12 +7,12 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor
+from trl import GRPOConfig
 
 from agentic_trl.batching import Row
 from agentic_trl.methods import SIGNALS
@@ -85,7 +85,7 @@ class SignalWatch:
         return True
 
 
-def needed_signals(args: Any, *, custom: bool) -> tuple[str, ...]:
+def needed_signals(args: GRPOConfig, *, custom: bool) -> tuple[str, ...]:
     """Return the names of the signals that a run lives on.
 
     Args:

@@ -13,7 +13,7 @@ from agentic_trl.trainers.config.host import Model
 from agentic_trl.types import Trajectory
 
 
-def guarded(reward_function: Any) -> Any:
+def guarded(reward_function: object) -> Any:
     """Return a reward function that gets tasks, messages and trajectories of its own.
 
     Args:
@@ -38,12 +38,12 @@ def guarded(reward_function: Any) -> Any:
     return wrapped
 
 
-def _own(column: Any) -> Any:
+def _own(column: object) -> Any:
     """Return a copy of a list with an entry per episode; what is no list belongs to TRL."""
     return [_copy(one) for one in column] if isinstance(column, list) else column
 
 
-def _copy(one: Any) -> Any:
+def _copy(one: object) -> Any:
     """Return a copy; the turns of a trajectory cannot be changed and are not copied."""
     if isinstance(one, Trajectory):
         return replace(one, task=copy.deepcopy(one.task), messages=copy.deepcopy(one.messages))

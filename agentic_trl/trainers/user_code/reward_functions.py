@@ -219,7 +219,7 @@ def _read(name: str, rewards: Any, trajectories: Sequence[Trajectory]) -> list[f
     ]
 
 
-def _is_model(function: Any) -> bool:
+def _is_model(function: object) -> bool:
     return isinstance(function, nn.Module)
 
 

@@ -53,7 +53,7 @@ def _log_columns(trainer: Host, *, kept: int, asked: int) -> None:
     pending.clear()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a stranger's value as one that tables and checkpoints hold: numbers, texts, and lists of them."""
     if hasattr(value, "tolist"):  # NumPy, torch
         return value.tolist()

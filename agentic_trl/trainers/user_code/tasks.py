@@ -108,7 +108,7 @@ def refuse_unknown_columns(specs: Mapping[str, EnvSpec], dataset: Dataset) -> No
         )
 
 
-def has_text_prompts(dataset: Any) -> bool:
+def has_text_prompts(dataset: Dataset | list[dict[str, Any]]) -> bool:
     """Return whether the tasks are prompts that are texts and no conversations.
 
     Args:
