@@ -149,7 +149,7 @@ def _describe_object(value: Any) -> str:
     return str(value) if kind.__module__ in {"torch", "numpy", "pathlib"} else _named(kind)
 
 
-def _named(code: type | Callable[..., Any]) -> str:
+def _named(code: Any) -> str:
     return f"{code.__module__}:{code.__qualname__} {_hash(_source_of(code))}"
 
 
