@@ -10,7 +10,7 @@ from agentic_trl import ActionFormat, AgenticGRPOConfig, AgenticGRPOTrainer, Tex
 
 
 class FollowTheSign(TextEnv):
-    """Signs name a side; three right answers in a row win."""
+    """Signs name a side; three right moves in a row win."""
 
     instructions = "Go where the sign points."
     action_format = ActionFormat(words=("left", "down", "right", "up"))
