@@ -11,7 +11,7 @@ from agentic_trl.types import StopReason
 logger = logging.getLogger(__name__)
 
 MOSTLY = 0.9
-"""Share of answers cut by a limit from which a batch is reported."""
+"""Share of responses cut by a limit from which a batch is reported."""
 
 
 def summarize_faults(records: Sequence[EpisodeRecord]) -> dict[str, float]:
@@ -63,7 +63,7 @@ def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction
 
     Raises:
         RuntimeError: If more environments failed; the first error is quoted with its traceback.
-        ValueError: If every episode ended before its first answer for want of context.
+        ValueError: If every episode ended before its first response for want of context.
     """
     failed = [one for one in records if one.stop.failed]
     if failed:
@@ -86,7 +86,7 @@ def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction
         one.stop is StopReason.CONTEXT_OVERFLOW and one.turns == 0 for one in records
     ):
         raise ValueError(
-            "No first prompt leaves room for an answer in max_context_tokens. Raise it (None takes what the "
+            "No first prompt leaves room for a response in max_context_tokens. Raise it (None takes what the "
             "model allows), or shorten the environment's instructions and first observation."
         )
 
@@ -107,17 +107,17 @@ def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
     Args:
         records: Episodes of all ranks.
     """
-    answered = [one for one in records if one.turns]
-    if answered and all(one.invalid == one.turns for one in answered):
+    played = [one for one in records if one.turns]
+    if played and all(one.invalid == one.turns for one in played):
         logger.warning(
-            "No answer of this batch held an action that the environment accepted. Check the action "
+            "No response of this batch held an action that the environment accepted. Check the action "
             "format against what the model writes (log_completions=True shows it)."
         )
     limits = {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW}
-    answers, cut = (sum(getattr(one, name) for one in records) for name in ("turns", "cut"))
-    if (records and all(one.stop in limits for one in records)) or cut > MOSTLY * answers:
+    responses, cut = (sum(getattr(one, name) for one in records) for name in ("turns", "cut"))
+    if (records and all(one.stop in limits for one in records)) or cut > MOSTLY * responses:
         logger.warning(
-            "Nearly all answers of this batch, or all its episodes, were cut by a token limit. "
+            "Nearly all responses of this batch, or all its episodes, were cut by a token limit. "
             "Raise max_tokens_per_turn (max_completion_length), max_tokens_per_trajectory or "
             "max_context_tokens, or shorten the history."
         )

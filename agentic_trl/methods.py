@@ -1,4 +1,4 @@
-"""What ``method=`` stands for: one record for each paper, with its credit, its knobs and the signals that it lives on.
+"""The methods by their names in ``method=``: a record for each paper, with its credit, its knobs and its signals.
 
 A new method is a file in ``algorithms``, the fields that it adds to a configuration, and a record in ``METHODS``.
 """
@@ -36,7 +36,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """How the advantages of a method are computed."""
+    """The rule by which a method computes advantages."""
 
     name: str
     """Its value of ``advantage=``."""
@@ -50,7 +50,7 @@ class Credit:
     critic: bool = False
     """Whether it needs a critic."""
     signals: tuple[str, ...] = ()
-    """Names of ``SIGNALS`` that it lives on besides those of its kind."""
+    """Names of ``SIGNALS`` that it needs besides those of its kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Method:
     """A paper."""
 
     credit: Credit
-    """How its advantages are computed."""
+    """Its rule for advantages."""
     knobs: Mapping[str, Any] = field(default_factory=dict)
     """Other knobs that it sets."""
 
@@ -208,11 +208,11 @@ class Signal:
     """A quantity that must differ from place to place for a method to act."""
 
     of: str
-    """What its share in the log is a share of."""
+    """The things of which the log has the share."""
     knob: str = "advantage"
-    """Knob that says whether the method lives on it."""
+    """Knob that says whether a run needs it."""
     values: tuple[str, ...]
-    """Values of the knob that do."""
+    """Values of the knob with which it does."""
     weights: tuple[str, ...] = ()
     """Knobs that weigh it: with all of them 0 nothing reads it."""
     patience: Callable[[int], int] = lambda updates: 1
@@ -238,7 +238,7 @@ SIGNALS: Mapping[str, Signal] = MappingProxyType(
         "value": Signal(
             of="the critic's positions",
             values=credits_of(critic=True),
-            # A critic's head starts at 0, and the first step of a warm-up has the learning rate 0.
+            # A critic's head starts at 0, and the first optimizer step of a warm-up has the learning rate 0.
             patience=lambda updates: 2 * updates + 1,
         ),
         "energy": Signal(
@@ -251,9 +251,9 @@ SIGNALS: Mapping[str, Signal] = MappingProxyType(
             of="units of the loss",
             knob="clip_normalization",
             values=NORMALIZATIONS,
-            # In a rollout's first update all ratios are 1; so many steps hold all updates of a rollout.
+            # In a rollout's first update all ratios are 1; so many optimizer steps hold all updates of a rollout.
             patience=lambda updates: 2 * updates - 1,
         ),
     }
 )
-"""What each method needs to act. A user's own ``advantage_function`` needs ``advantage`` alone, of turns."""
+"""The signals that methods need in order to act. A user's own ``advantage_function`` needs ``advantage`` alone, of turns."""

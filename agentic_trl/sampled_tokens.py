@@ -1,4 +1,4 @@
-"""The sampled tokens of rows, flat, and the credit that a critic's values give them: over tokens or over steps."""
+"""The sampled tokens of rows, flat, and GAE on a critic's values: over tokens (PPO) or over turns (StepPO)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ class SampledTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticCredit:
-    """Advantages and returns of the units on which GAE runs: tokens, or steps."""
+    """Advantages and returns of the units on which GAE runs: tokens, or turns."""
 
     advantage: Float[Tensor, " unit"]
     """Advantage of each unit, reward units."""
@@ -130,7 +130,7 @@ def step_credit(
     gamma: float,
     lam: float,
 ) -> CriticCredit:
-    """Return the credit of StepPO's GAE over steps (turns); the critic is trained before the first token of each.
+    """Return the credit of StepPO's GAE over turns; the critic is trained before the first token of each.
 
     Args:
         tokens: The sampled tokens.

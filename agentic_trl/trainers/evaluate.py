@@ -1,4 +1,4 @@
-"""Scoring a policy on held-out tasks, without a trainer."""
+"""``evaluate``: metrics of a policy on held-out tasks, without a trainer."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -72,11 +72,11 @@ def evaluate(
         attempts: Episodes of each task; more than one gives ``pass^k``.
         temperature: Sampling temperature; 0 is greedy, as is ``None``.
         max_turns: Turns of an episode; ``None`` takes the environment's number.
-        max_tokens_per_turn: Sampled tokens of an answer; ``None`` is 512.
-        max_context_tokens: Prompt and answer together; ``None`` takes what the model's config allows.
+        max_tokens_per_turn: Sampled tokens of a response; ``None`` is 512.
+        max_context_tokens: Prompt and response together; ``None`` takes what the model's config allows.
         history_window: Past turns that a prompt shows; ``None`` shows the whole conversation.
-        stop_strings: Texts that end an answer early, one or several.
-        response_prefill: Beginning of every answer that the prompt already holds.
+        stop_strings: Texts that end a response early, one or several.
+        response_prefill: Beginning of every response that the prompt already holds.
         success_threshold: Final score from which an episode is a success, unless the environment says itself;
             ``None`` takes the environment's.
         settings: Everything about how episodes are played, in place of the eight above; without a limit of

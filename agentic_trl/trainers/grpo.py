@@ -1,4 +1,4 @@
-"""GRPO and its relatives for agents: TRL's trainer with an environment."""
+"""``AgenticGRPOTrainer``: GRPO and its relatives for agents, TRL's trainer with an environment."""
 
 import os
 from collections.abc import Callable, Iterator, Sized
@@ -216,5 +216,5 @@ def _require_enough_tasks(dataset: Sized, args: AgenticGRPOConfig) -> None:
         raise ValueError(
             f"The training set has {len(dataset)} tasks, but a generation batch takes {wanted} different ones "
             f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): "
-            "no step could be made. Give more tasks (num_train_tasks), or make the batch smaller."
+            "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller."
         )

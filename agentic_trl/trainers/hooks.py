@@ -1,6 +1,6 @@
 """Every override of TRL's hooks; each only says which part of the package acts, and when.
 
-The flow of a training step with an environment::
+The flow of a call of ``training_step`` with an environment::
 
     _prepare_inputs     every steps_per_generation * num_iterations calls: play episodes
                         (_generate_and_score_completions), assign credit, lay out rows
@@ -72,19 +72,19 @@ class EnvironmentHooks(GRPOTrainer):
     probed = False
     """Whether the models were checked; see ``model.probe``."""
     signals: SignalWatch
-    """Warns of what the method lives on and has not."""
+    """Warns of signals that the method needs and has not."""
     threshold_watch: ThresholdWatch
     """Says so if no score ever reaches ``success_threshold``."""
     warned_of_no_reward: bool = False
     """Whether it was said that no reward function applied to an episode."""
     saw_first_kl: bool = False
-    """Whether the KL divergence of the run's first step was looked at."""
+    """Whether the KL divergence of the run's first optimizer step was looked at."""
     buffered_sets: list[EpisodeSet] | None = None
     """Rows of the current generation batch, a set for each forward-backward call that it serves."""
     step_sums: StepSums
     """Sums of the current optimizer step."""
     fingerprint: dict[str, str]
-    """What the rollouts of the run depend on."""
+    """Settings and code that the rollouts of the run depend on."""
     _staged = False
     """Whether a checkpoint is being written aside."""
 

@@ -1,4 +1,4 @@
-"""PPO with a critic on TRL's GRPO machinery, for agents and for plain text."""
+"""``PPOTrainer`` and ``AgenticPPOTrainer``: a critic on TRL's GRPO machinery, for plain text and for agents."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -179,7 +179,7 @@ class PPOTrainer(AgenticGRPOTrainer):
 
 
 class AgenticPPOTrainer(PPOTrainer):
-    """Trains a policy and a critic on episodes: token-level GAE, or StepPO's GAE over steps."""
+    """Trains a policy and a critic on episodes: token-level GAE, or StepPO's GAE over turns."""
 
     args: AgenticPPOConfig
 

@@ -118,9 +118,9 @@ def test_an_instance_instead_of_a_class(tmp_path):
         train(tmp_path, Talker())
 
 
-def test_all_answers_cut_warn(tmp_path, caplog):
+def test_all_responses_cut_warn(tmp_path, caplog):
     train(tmp_path, Talker, changes={"max_completion_length": 1})
-    assert "Nearly all answers of this batch" in caplog.text
+    assert "Nearly all responses of this batch" in caplog.text
 
 
 @pytest.mark.parametrize(

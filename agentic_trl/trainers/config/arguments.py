@@ -1,4 +1,4 @@
-"""From the flat configuration to the arguments of each layer below the trainers."""
+"""Arguments of each layer below the trainers (rollouts, rows, loss), made of the flat configuration."""
 
 import logging
 import pkgutil

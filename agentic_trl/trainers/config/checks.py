@@ -1,4 +1,4 @@
-"""What a configuration may not say, each with a sentence."""
+"""Checks of a configuration: unknown names, knobs without effect, contradictions; each refused with a sentence."""
 
 import dataclasses
 import pickle

@@ -1,4 +1,4 @@
-"""Configuration of the trainers: TRL's, plus what agents over many turns need."""
+"""Configuration of GRPO and its relatives: method, credit, ratio, loss, token weights, gradient scale."""
 
 import dataclasses
 import warnings
@@ -74,7 +74,9 @@ class AgenticGRPOConfig(RolloutConfig):
     )
     planpo_alpha_start: Share = field(
         default=0.1,
-        metadata={"help": "Weight of the response level at step 0, in [0, 1] (alpha_init, eq. 8)."},
+        metadata={
+            "help": "Weight of the response level at the start, in [0, 1] (alpha_init, eq. 8)."
+        },
     )
     planpo_alpha_end: Share = field(
         default=0.05,
@@ -140,7 +142,9 @@ class AgenticGRPOConfig(RolloutConfig):
     )
     on_nonfinite_gradient: str = field(
         default="stop",
-        metadata={"help": "What a NaN or infinite gradient does: 'stop' the run, 'skip' the step."},
+        metadata={
+            "help": "Effect of a NaN or infinite gradient: 'stop' the run, 'skip' the optimizer step."
+        },
     )
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The trainer as its parts see it: what they read off TRL's object, and what the trainers add to it.
+"""The host: the trainer as its parts see it, the attributes of TRL's object and those that the trainers add.
 
 Parts take a ``Host`` and not a trainer's class, so that what they may touch is written down in one place.
 """

@@ -1,4 +1,4 @@
-"""Configuration of the trainers with a critic."""
+"""Configuration of the trainers with a critic (PPO, SO-PPO, StepPO, ACTFOCUS-PPO): learning rate, GAE, whitening."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

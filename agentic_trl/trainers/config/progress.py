@@ -1,4 +1,4 @@
-"""How far a run is, in forward-backward calls and generation batches."""
+"""The progress of a run, in forward-backward calls and generation batches."""
 
 from agentic_trl.trainers.config.host import Host
 

@@ -16,7 +16,7 @@ class Range:
     high: float
     """The largest."""
     meant: str
-    """What is expected, in words."""
+    """The expected values, in words."""
     above: bool = False
     """Whether the smallest is left out."""
 

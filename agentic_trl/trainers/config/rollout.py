@@ -1,4 +1,4 @@
-"""Configuration of how episodes are played."""
+"""Configuration of rollouts: limits, history, sampling, engine, environments."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -29,19 +29,21 @@ class RolloutConfig(GRPOConfig):
     )
     max_tokens_per_turn: Positive | None = field(
         default=None,
-        metadata={"help": "Sampled tokens of an answer; None takes max_completion_length."},
+        metadata={"help": "Sampled tokens of a response; None takes max_completion_length."},
     )
     max_tokens_per_trajectory: Positive | None = field(
         default=None, metadata={"help": "Sampled tokens of an episode; None for no limit."}
     )
     max_context_tokens: Positive | None = field(
         default=None,
-        metadata={"help": "Prompt and answer together; None takes what the model's config allows."},
+        metadata={
+            "help": "Prompt and response together; None takes what the model's config allows."
+        },
     )
     history: str = field(
         default="full",
         metadata={
-            "help": "What a prompt shows: the 'full' conversation, a 'window' of it, or what a function makes "
+            "help": "Messages that a prompt shows: the 'full' conversation, a 'window' of it, or what a function makes "
             "of the messages so far ('module:function', or the function itself)."
         },
     )
@@ -53,12 +55,12 @@ class RolloutConfig(GRPOConfig):
     )
     stop_strings: list[str] | None = field(
         default=None,
-        metadata={"help": "Texts that end an answer early, such as '</search>'; one or a list."},
+        metadata={"help": "Texts that end a response early, such as '</search>'; one or a list."},
     )
     response_prefill: str = field(
         default="",
         metadata={
-            "help": "Beginning of every answer that the prompt already holds, such as '<think>'."
+            "help": "Beginning of every response that the prompt already holds, such as '<think>'."
         },
     )
     eval_temperature: NotNegative | None = field(
@@ -75,7 +77,7 @@ class RolloutConfig(GRPOConfig):
     rollout_engine: str = field(
         default="auto",
         metadata={
-            "help": "Who samples: 'transformers', 'vllm', or 'auto': vllm if use_vllm is set."
+            "help": "Engine that samples: 'transformers', 'vllm', or 'auto': vllm if use_vllm is set."
         },
     )
     engine_slots: Positive | None = field(
@@ -99,7 +101,7 @@ class RolloutConfig(GRPOConfig):
     rollout_order: str = field(
         default="arrival",
         metadata={
-            "help": "'arrival': whoever is answered joins the next pass; 'rounds': a pass waits for every environment "
+            "help": "'arrival': an episode whose environment has answered joins the next pass; 'rounds': a pass waits for every environment "
             "in flight, so that runs with workers repeat bit for bit."
         },
     )
@@ -151,7 +153,7 @@ class RolloutConfig(GRPOConfig):
 
     @property
     def sampling(self) -> Sampling:
-        """How tokens are drawn in training."""
+        """The settings by which tokens are drawn in training."""
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,

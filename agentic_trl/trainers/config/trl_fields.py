@@ -1,4 +1,4 @@
-"""Inherited settings that an environment run refuses, or takes with vLLM alone.
+"""TRL's and transformers' fields that a run with an environment refuses, or takes with vLLM alone.
 
 A setting of TRL or transformers is never ignored in silence: every field of ``GRPOConfig`` stands in ``WITH_VLLM``,
 in ``REFUSED``, or among those that act as they do in TRL (``HONOURED`` in
@@ -13,7 +13,7 @@ from trl import GRPOConfig
 
 _LOSS = "the loss is chosen with `method`, `loss_aggregation` and `importance_sampling_level`"
 _EVAL = "evaluation plays episodes and keeps no predictions; leave it alone"
-_TOOLS = "answers are parsed by the environment's action format; use `max_turns` for a limit"
+_TOOLS = "responses are parsed by the environment's action format; use `max_turns` for a limit"
 _COMPILE = "prompts and rows change their shape all the time, and it was not tried; leave it off"
 
 REFUSED: dict[str, str] = {
@@ -71,7 +71,7 @@ REFUSED: dict[str, str] = {
     "label_names": "there are no labels; leave it unset",
     "train_sampling_strategy": "tasks come in the order of `shuffle_dataset`; leave it alone",
     "length_column_name": "rows are sorted by their length already; leave it alone",
-    "enable_jit_checkpoint": "the signal reaches ranks at different steps; set `save_steps` instead",
+    "enable_jit_checkpoint": "the signal reaches ranks at different optimizer steps; set `save_steps` instead",
 }
 """Fields that are refused off their default, each with what to do instead."""
 

@@ -1,4 +1,4 @@
-"""Nothing random in a forward pass: what is scored is what was sampled, in training mode, too.
+"""Dropout and router jitter switched off: what is scored is what was sampled, in training mode, too.
 
 Dropout is not always a module. Many attention layers hold a probability as an attribute of their own, or read it
 from their configuration at every call; mixtures of experts jitter their router. All of these are set to 0; that none

@@ -1,10 +1,10 @@
-"""What a model's configuration says about it."""
+"""Facts from a model's configuration: the limit of its context."""
 
 from typing import Any
 
 
 def context_limit(model: Any) -> int | None:
-    """Return how many tokens a model can attend to, prompt and answer together.
+    """Return how many tokens a model can attend to, prompt and response together.
 
     Args:
         model: A causal language model, one wrapped by PEFT, or a configuration.

@@ -1,4 +1,4 @@
-"""Scoring the sampled tokens of a micro-batch with a model."""
+"""The forward pass of an update: log-probability and entropy of the sampled tokens of a micro-batch."""
 
 import inspect
 from dataclasses import dataclass, fields, replace
@@ -23,7 +23,7 @@ head computes more of them tile by tile, and again in the backward."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScores:
-    """What a model says about the sampled tokens of a micro-batch."""
+    """A model's scores of the sampled tokens of a micro-batch."""
 
     logprob: Float[Tensor, "row token"]
     """Log-probability at the sampling temperature, nats; 0 where not sampled."""
@@ -77,7 +77,7 @@ def token_scores(
     causal = causal_model(model)
     sampled = int((batch.turn_of_token >= 0).sum())
     many = sampled * _vocabulary(causal) > WHOLE_LOGITS
-    # Ranks in step take the same way.
+    # Ranks that make their passes together must take the same way.
     way = fused_scores if head.fused and (many or is_sharded(causal)) else whole_scores
     return way(model, batch, temperature=temperature, head=head, balance=balance)
 

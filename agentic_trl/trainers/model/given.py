@@ -1,4 +1,4 @@
-"""What a model that is given as an object may bring from a trainer that used it before.
+"""Models given as objects, freed of what an earlier trainer left on them: wrappers of ``forward``, adapters, flags.
 
 Trainers leave functions in the place of ``forward``, each around the one before: TRL's fused head with that trainer's
 temperature, Accelerate's autocast, a head in float32. They leave adapters and frozen parameters, too.
@@ -109,7 +109,7 @@ def _undo_float_head(model: nn.Module) -> None:
 
 
 def _name(function: object) -> str:
-    """Where a function was defined, empty for what is no plain function."""
+    """Qualified name of a function; empty for what is no plain function."""
     function = getattr(function, "__func__", function)
     return function.__code__.co_qualname if isinstance(function, FunctionType) else ""
 

@@ -1,4 +1,4 @@
-"""A model and its tokenizer, from what a user gives."""
+"""Loading of a model and its tokenizer by name, path or object, and the ids that end a response."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def load_tokenizer(
 
 
 def stop_ids(model: Model, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Return the ids that end an answer: those of the model's generation settings and the tokenizer's.
+    """Return the ids that end a response: those of the model's generation settings and the tokenizer's.
 
     Args:
         model: A causal language model.

@@ -15,7 +15,7 @@ from agentic_trl.trainers.config.host import Model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadUse:
-    """How log-probabilities are read off a model; ``probe`` finds out what holds for the model at hand."""
+    """The way in which log-probabilities are read off a model; ``probe`` finds out what holds for the model at hand."""
 
     selects: bool = True
     """Whether the output layer can be given the hidden states of chosen positions alone."""

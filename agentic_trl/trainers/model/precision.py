@@ -1,4 +1,4 @@
-"""What rounding explains, by precision, and the precision that a model computes in."""
+"""Tolerances for rounding (bfloat16, float16, TF32, float32), and the precision that a model computes in."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -25,7 +25,7 @@ ROUNDINGS: Mapping[str, float] = MappingProxyType(
     {"float32": ROUNDING, "tf32": 1e-2, "float16": 0.05, "bfloat16": 0.05}
 )
 """The same by precision: products of TF32 and float16 are known to 2^-10 of logits of some ten; logits in bfloat16
-come in steps of .03 to .06."""
+come in multiples of .03 to .06."""
 
 
 def _multiplies_in_tf32() -> bool:

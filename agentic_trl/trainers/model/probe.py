@@ -1,4 +1,4 @@
-"""The model at hand, checked before its first episode: what is sampled, scored and trained is one distribution.
+"""The probe: the model at hand, checked before its first episode, samples, scores and trains one distribution.
 
 Every road on which the trainer reads a model is compared with a plain forward pass over single rows, without
 cache, padding, mask or chosen positions: the engine (``rollout.engines.probe``), the padded rows of an update with
@@ -46,12 +46,12 @@ KINDS: tuple[CacheKind, ...] = get_args(CacheKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What holds for a model."""
+    """The ways in which a model is read."""
 
     cache: CacheKind | None
     """Kind of cache that it is sampled with; ``None`` if another engine samples."""
     head: HeadUse
-    """How log-probabilities are read off it."""
+    """The way in which log-probabilities are read off it."""
 
 
 def probe_run(trainer: Host) -> None:

@@ -1,4 +1,4 @@
-"""One pass of the frozen reference over the rows: log-probabilities, token energies, or both."""
+"""The reference policy (KL divergence, ACTFOCUS): how it is kept, and its log-probabilities and token energies."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -33,14 +33,14 @@ from agentic_trl.types import TokenBatch, TokenKind
 CHUNK = 1024
 """Positions whose logits exist at a time: memory is ``CHUNK`` x vocabulary, whatever the batch."""
 FIRST_KL = {"exact": 1e-4, "rounded": 1e-2}
-"""KL divergence of a run's first step, nats a token, up to which rounding explains it: in float32, and in 16 bits."""
+"""KL divergence of a run's first optimizer step, nats a token, up to which rounding explains it: in float32, and in 16 bits."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceScores:
-    """What the reference says about the sampled tokens of a micro-batch."""
+    """The reference's scores of the sampled tokens of a micro-batch."""
 
     logprob: Float[Tensor, "row token"]
     """Log-probability at the sampling temperature, nats; 0 where not sampled."""
@@ -172,10 +172,10 @@ def reference_of(trainer: Host) -> Iterator[Model]:
 
 
 def watch_first_kl(trainer: Host) -> None:
-    """Look at the KL divergence of a fresh run's first step, which no update has moved.
+    """Look at the KL divergence of a fresh run's first optimizer step, which no update has moved.
 
     Args:
-        trainer: The trainer, after the last backward of a step.
+        trainer: The trainer, after the last backward of an optimizer step.
     """
     kl = trainer._metrics["train"].get("kl")
     if not kl or trainer.saw_first_kl:
@@ -186,7 +186,7 @@ def watch_first_kl(trainer: Host) -> None:
 
 
 def warn_of_first_kl(kl: float, *, exact: bool) -> None:
-    """Warn if the policy of a run's first step, which no update has moved, is not the reference.
+    """Warn if the policy of a run's first optimizer step, which no update has moved, is not the reference.
 
     Args:
         kl: Its logged KL divergence, nats a token.
@@ -195,7 +195,7 @@ def warn_of_first_kl(kl: float, *, exact: bool) -> None:
     limit = FIRST_KL["exact" if exact else "rounded"]
     if not kl <= limit:
         logger.warning(
-            "The KL divergence of the first step is %.3g nats a token, expected about 0 (up to %g for this precision): "
+            "The KL divergence of the first optimizer step is %.3g nats a token, expected about 0 (up to %g for this precision): "
             "the reference is not the policy that the run starts from, and beta pulls towards something else. Give "
             "the model by name, or merge its adapter (merge_and_unload) and start a new one.",
             kl,

@@ -1,4 +1,4 @@
-"""Whether a model can read rows with common prefixes as trees."""
+"""The check that a model can read rows with common prefixes as trees (``share_prefixes``)."""
 
 from dataclasses import replace
 

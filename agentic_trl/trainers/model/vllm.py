@@ -1,4 +1,4 @@
-"""Who samples the answers of a run: the transformers engine, or vLLM through TRL's ``VLLMGeneration``.
+"""vLLM as the sampler of a run: the choice of the engine, the transfer of weights, the limit of the context.
 
 vLLM's log-probabilities are those that the trainer computes only in two cases: after the temperature, if
 nothing is truncated ("processed_logprobs"), or before it, if the temperature is 1 ("raw_logprobs"). The mode is
@@ -216,14 +216,14 @@ def choose_engine(trainer: Host) -> tuple[EngineFactory | None, int | None]:
     takes, wanted = vllm_context_limit(built), trainer.args.max_context_tokens
     if wanted is not None and wanted > takes:
         raise ValueError(
-            f"max_context_tokens={wanted}, but vLLM takes {takes} tokens, prompt and answer together. Lower it, or "
+            f"max_context_tokens={wanted}, but vLLM takes {takes} tokens, prompt and response together. Lower it, or "
             "raise vllm_max_model_length (server: --max-model-len)."
         )
     return vllm_factory(built, trainer), takes if limit is None else min(limit, takes)
 
 
 def vllm_context_limit(built: TrainedVLLM) -> int:
-    """Return how many tokens vLLM takes, prompt and answer together; on every rank.
+    """Return how many tokens vLLM takes, prompt and response together; on every rank.
 
     Args:
         built: vLLM.

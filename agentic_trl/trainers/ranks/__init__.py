@@ -1,1 +1,1 @@
-"""Several processes: what may be spread over them, and what they do together."""
+"""Several processes: supported kinds of parallelism, sharded parameters, sums over ranks."""

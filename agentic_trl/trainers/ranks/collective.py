@@ -1,4 +1,4 @@
-"""Small numbers that ranks share."""
+"""Collectives over small numbers: sums over ranks, any rank, a rank's own slice."""
 
 from collections.abc import Sequence
 

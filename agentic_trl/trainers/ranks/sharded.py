@@ -1,6 +1,6 @@
-"""Parameters that FSDP2 or DeepSpeed's ZeRO shards over the ranks.
+"""FSDP2 and DeepSpeed's ZeRO: parameters that are sharded over the ranks.
 
-Contract: with sharded parameters every pass through the model is a step of all ranks together. An update
+Contract: with sharded parameters all ranks make every pass through the model together. An update
 keeps to that: the ranks run equally many micro-batches, and each backward reduces its gradient. Episodes do
 not, for they end when they end; so the parameters are gathered once for a rollout or for scoring, and no pass
 inside talks to another rank. Each rank then holds the whole model, in the precision that it computes in.
@@ -24,7 +24,7 @@ from trl.models.utils import add_hooks, remove_hooks
 
 
 def has_deepspeed(accelerator: Accelerator) -> bool:
-    """Return whether DeepSpeed holds the model: it steps within a backward, and keeps the gradient to itself.
+    """Return whether DeepSpeed holds the model: it runs the optimizer within a backward, and keeps the gradient to itself.
 
     Args:
         accelerator: The trainer's.
@@ -33,7 +33,7 @@ def has_deepspeed(accelerator: Accelerator) -> bool:
 
 
 def in_step(accelerator: Accelerator) -> bool:
-    """Return whether a pass of an update is a step of all ranks together.
+    """Return whether all ranks make every pass of an update together.
 
     Args:
         accelerator: The trainer's.
@@ -108,7 +108,7 @@ def backward_pass(
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Hold a model's whole parameters on every rank, for passes that are not in step.
+    """Hold a model's whole parameters on every rank, for passes that they do not make together.
 
     All ranks enter together. A model that is not sharded is left as it is.
 

@@ -1,4 +1,4 @@
-"""What Accelerate may spread over the ranks: data parallelism, FSDP2 and DeepSpeed's ZeRO; the rest is refused."""
+"""Supported ways of spreading a run over ranks: data parallelism (DDP), FSDP2, DeepSpeed's ZeRO; others are refused."""
 
 from dataclasses import replace
 from importlib.metadata import version

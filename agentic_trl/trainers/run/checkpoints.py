@@ -75,10 +75,10 @@ def loading_weights(trainer: Host) -> AbstractContextManager[None]:
 
 
 def resume(trainer: Host, checkpoint: str) -> None:
-    """Take up this rank's place in the run, and remove the trajectories of the steps after it.
+    """Take up this rank's place in the run, and remove the trajectories of the optimizer steps after it.
 
     Args:
-        trainer: The trainer, right before its first step.
+        trainer: The trainer, right before its first optimizer step.
         checkpoint: Folder of the checkpoint.
     """
     load_state(trainer, checkpoint)

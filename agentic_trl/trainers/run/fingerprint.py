@@ -1,4 +1,4 @@
-"""What the stored rollouts of a checkpoint depend on, as texts that are equal in every process.
+"""The fingerprint of a checkpoint: all that its stored rollouts depend on, as texts that are equal in every process.
 
 A resumed run that differs in one of them plays the interrupted generation anew. Everything counts that is not
 known to be without consequence: a new field of the configuration does, until ``WITHOUT_CONSEQUENCE`` names it.
@@ -53,7 +53,7 @@ def fingerprint(trainer: Host) -> dict[str, str]:
     """Return what a run's rollouts depend on.
 
     Args:
-        trainer: A trainer with an environment, before its first step: what is counted in a user's function
+        trainer: A trainer with an environment, before its first optimizer step: what is counted in a user's function
             since then does not matter.
 
     Returns:
@@ -105,7 +105,7 @@ def describe(value: object) -> str:
     """Return a text that is equal for equal values in every process.
 
     Args:
-        value: objectthing.
+        value: Any object.
     """
     if isinstance(value, Mapping):
         pairs = sorted((describe(key), describe(one)) for key, one in value.items())

@@ -1,4 +1,4 @@
-"""What a run logs about its episodes and its optimizer steps."""
+"""Metrics of episodes in the log of a run, held-out ones included, and TRL's table of completions."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a checkpoint needs beyond TRL's: the rollouts of an unfinished generation, and what is not logged yet."""
+"""The state that a checkpoint holds beyond TRL's: rollouts of an unfinished generation, sums not logged yet."""
 
 import dataclasses
 import logging
@@ -95,7 +95,7 @@ def load_state(trainer: Host, checkpoint: str | Path) -> None:
     by another number of ranks, or holds rollouts that another configuration, environment or data set made.
 
     Args:
-        trainer: The trainer, right before its first step.
+        trainer: The trainer, right before its first optimizer step.
         checkpoint: Folder of the checkpoint.
     """
     trainer._step = calls_done(trainer)

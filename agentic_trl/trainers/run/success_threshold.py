@@ -1,4 +1,4 @@
-"""A word where no score ever reaches the threshold of success."""
+"""The watch on ``success_threshold``: a warning if no score ever reaches it."""
 
 import logging
 from collections.abc import Sequence

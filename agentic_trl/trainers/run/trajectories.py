@@ -1,4 +1,4 @@
-"""Trajectories as JSON lines: what was played, and what the loss made of it.
+"""Trajectories as JSON lines: the episodes of a generation with their advantages and token weights.
 
 A file per logged generation and rank under ``output_dir/trajectories``; a line per trajectory, readable
 with ``datasets.load_dataset("json", data_files=...)``. Non-ASCII and control characters are escaped. A file
@@ -45,7 +45,7 @@ def write_traces(
 
 
 def remove_traces(output_dir: str, *, first_step: int) -> None:
-    """Remove the traces of steps that a resumed run takes again.
+    """Remove the traces of optimizer steps that a resumed run takes again.
 
     Args:
         output_dir: Folder of the run.

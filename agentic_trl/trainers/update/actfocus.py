@@ -1,4 +1,4 @@
-"""ACTFOCUS in a trainer: statistics over all ranks, weights on the rows, and the paper's diagnosis."""
+"""ACTFOCUS in a trainer: statistics of token energies over all ranks, token weights, the paper's diagnosis."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Credit that compares episodes: the advantage of each turn from the table of all ranks."""
+"""Credit that compares episodes (GRPO, GiGPO, PlanPO, a user's own): an advantage per turn, over all ranks."""
 
 import copy
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Critics: a value for every position of a row, and how their weights are trained, saved and loaded.
+"""Critics (PPO, StepPO): value models or adapters with a scalar head; their values, weights and checkpoints.
 
 A critic reads the same rows as the policy. ``values`` at a sampled token is the value of the context
 *before* that token (the head's output one position earlier), so a value never depends on the token whose

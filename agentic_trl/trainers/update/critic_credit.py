@@ -1,4 +1,4 @@
-"""Credit from a critic: its values on the rows, GAE over tokens or steps, returns that it learns, its loss."""
+"""StepPO's and PPO's credit from a critic: values on the rows, GAE over turns or tokens, returns, the critic's loss."""
 
 from collections.abc import Sequence
 from dataclasses import replace

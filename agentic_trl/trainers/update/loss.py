@@ -1,4 +1,4 @@
-"""The loss of a micro-batch, its passes, and the sums of an optimizer step."""
+"""The policy loss of a micro-batch, its forward and backward pass, and the sums of an optimizer step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class MicroBatch:
 
 @dataclass(slots=True)
 class StepSums:
-    """What the passes of an optimizer step add up to on this rank."""
+    """Sums over the passes of an optimizer step on this rank."""
 
     metrics: dict[str, Any] = field(default_factory=dict)
     """Parts of the loss and its metrics, by name."""

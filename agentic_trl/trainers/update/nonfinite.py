@@ -1,4 +1,4 @@
-"""A gradient that is not finite never reaches the weights."""
+"""NaN and infinite gradients stop the run or are skipped; none reaches the weights."""
 
 import logging
 
@@ -20,7 +20,7 @@ def guard_gradients(trainer: Host) -> None:
         trainer: The trainer; ``args.on_nonfinite_gradient`` is ``"stop"`` or ``"skip"``.
 
     Raises:
-        FloatingPointError: If it is ``"stop"``; the weights are those of the last step.
+        FloatingPointError: If it is ``"stop"``; the weights are those of the last optimizer step.
     """
     if has_deepspeed(trainer.accelerator):
         everywhere = not trainer.accelerator.optimizer_step_was_skipped
@@ -33,8 +33,8 @@ def guard_gradients(trainer: Host) -> None:
     if trainer.args.on_nonfinite_gradient == "stop":
         raise FloatingPointError(
             f"The gradient of optimizer step {step + 1} is NaN or infinite; the weights are still those of "
-            f"step {step}. Lower the learning rate, check the rewards for NaN, use bf16 instead of fp16, or "
-            "set on_nonfinite_gradient='skip' to leave such steps out."
+            f"optimizer step {step}. Lower the learning rate, check the rewards for NaN, use bf16 instead of fp16, or "
+            "set on_nonfinite_gradient='skip' to leave such optimizer steps out."
         )
     logger.warning("Optimizer step %d is skipped: its gradient is NaN or infinite.", step + 1)
     for parameter in trainer.trained_parameters():

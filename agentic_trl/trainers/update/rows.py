@@ -1,4 +1,4 @@
-"""From episodes to rows that are ready for the loss: credit, old and reference log-probabilities."""
+"""Rows of a generation batch, ready for the loss: credit, old and reference log-probabilities, token weights."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the loss and the log make of the difference between sampler and policy."""
+"""Sampler mismatch: importance-sampling correction of the loss with vLLM, and the logged difference to the policy."""
 
 import torch
 from jaxtyping import Float

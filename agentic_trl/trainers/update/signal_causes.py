@@ -96,7 +96,7 @@ READERS: Mapping[str, Callable[[GRPOConfig, TurnTable], Reading]] = MappingProxy
         "state_advantage": _read_state,
     }
 )
-"""How each signal of a comparison is read from the table of all ranks."""
+"""The reader of each signal of a comparison, from the table of all ranks."""
 
 
 def _share_of_groups(

@@ -1,4 +1,4 @@
-"""The watch on what a method lives on: shares for the log, and a warning that names the cause of a dead one.
+"""The watch on signals: their shares for the log, and a warning that names the cause of a dead one.
 
 ``methods.SIGNALS`` says which quantities a run needs; ``signal_causes`` measures them.
 """
@@ -29,7 +29,7 @@ EVERY = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one look at a signal found."""
+    """The share of a signal, and its cause if that is 0."""
 
     share: float
     """Share of the signal's units, ``Signal.of``, that have any."""
@@ -63,11 +63,11 @@ class SignalWatch:
         return cls(updates=calls // trainer.args.gradient_accumulation_steps)
 
     def due(self, name: str, *, wrong: bool, step: int, patience: int = 1) -> bool:
-        """Return whether to speak now: once, then every ``EVERY`` steps while it lasts.
+        """Return whether to speak now: once, then every ``EVERY`` optimizer steps while it lasts.
 
         Args:
             name: What is looked at.
-            wrong: Whether it is wrong at this step.
+            wrong: Whether it is wrong at this optimizer step.
             step: Optimizer steps done; one before the last that was told is a new run, which starts afresh.
             patience: Optimizer steps in a row, at least 1, for which it may be wrong unsaid.
         """
@@ -124,7 +124,7 @@ def watch_signals(trainer: Host, readings: Mapping[str, Reading]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How far numbers of all ranks lie apart."""
+    """The spread of numbers over all ranks."""
 
     count: int
     """Numbers."""
@@ -182,7 +182,7 @@ def read_energy(energies: Float[Tensor, " token"]) -> Reading:
             "so that ACTFOCUS weighs them alike"
         )
     else:
-        cause = "no action token was sampled, which ACTFOCUS weighs: no answer held an action in the environment's format"
+        cause = "no action token was sampled, which ACTFOCUS weighs: no response held an action in the environment's format"
     return Reading(share=found.share, cause=cause)
 
 
@@ -191,7 +191,7 @@ def read_clipped(trainer: Host, share: float) -> Reading:
 
     Args:
         trainer: The trainer.
-        share: Share of the step's units, all ranks, whose gradient clipping cut off.
+        share: Share of the optimizer step's units, all ranks, whose gradient clipping cut off.
     """
     args, watch = trainer.args, trainer.signals
     credit = [watch.shares[name] for name in watch.shares if name.endswith("advantage")]

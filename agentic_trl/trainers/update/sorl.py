@@ -1,4 +1,4 @@
-"""SORL in a trainer: the norm of the clipping bias over an optimizer step, and the gradient scale.
+"""SORL in a trainer (SO-GRPO, SO-PPO): the norm of the clipping bias over an optimizer step scales its gradient.
 
 Per micro-batch with clipped tokens a second gradient is taken (mode "exact") or a closed form of the
 log-probabilities is summed (mode "proxy"); over the micro-batches and ranks of an optimizer step they add
@@ -43,11 +43,11 @@ class ClippingNormalizer:
     clip_high: float
     """Distance of the upper clip bound from 1."""
     mode: Mode
-    """How the norm becomes a scale."""
+    """The rule by which the norm becomes a scale."""
     proxy: bool
     """Whether norms are those of the closed-form gradient with respect to the logits."""
     ever_clipped: bool = field(init=False, default=False)
-    """Whether any token of any step so far was clipped, on any rank."""
+    """Whether any token of any optimizer step so far was clipped, on any rank."""
     _bias: list[Tensor | None] = field(init=False)
     _squares: Float[Tensor, " norm"] | None = field(init=False, default=None)
 
@@ -98,7 +98,7 @@ class ClippingNormalizer:
         self._squares = squares if self._squares is None else self._squares + squares
 
     def finish(self, accelerator: Accelerator) -> dict[str, float]:
-        """Scale the reduced gradient of the step and forget it.
+        """Scale the reduced gradient of the optimizer step and forget it.
 
         Args:
             accelerator: Reduces over ranks.

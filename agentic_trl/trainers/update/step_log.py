@@ -1,4 +1,4 @@
-"""The log of an optimizer step, and what it shows of a run that goes wrong."""
+"""The log of an optimizer step, and warnings of what goes wrong in it: drift from the sampler, masked loss, first KL."""
 
 import logging
 from collections.abc import Mapping
@@ -29,16 +29,16 @@ LOGGED_AS = {
 """Name in the log of each sum of an optimizer step; all are means over the units of the loss."""
 
 MOSTLY_MASKED = 0.5
-"""Share of the loss that the correction masks from which a step is reported."""
+"""Share of the loss that the correction masks from which an optimizer step is reported."""
 
 
 def log_step(trainer: Host, sums: Mapping[str, Any], seconds: float) -> None:
     """Log an optimizer step's sums over all ranks.
 
     Args:
-        trainer: The trainer, after the last backward of the step.
+        trainer: The trainer, after the last backward of the optimizer step.
         sums: This rank's sums over its micro-batches, by the keys of ``LOGGED_AS``.
-        seconds: Time of the step's forward and backward calls, rollouts included.
+        seconds: Time of the optimizer step's forward and backward calls, rollouts included.
     """
     log = trainer._metrics["train"]
     log["step_time"].append(seconds)
@@ -65,8 +65,8 @@ def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
     """Watch what an optimizer step shows.
 
     Args:
-        trainer: The trainer, after the last backward of the step.
-        totals: Sums of the step over all ranks, by the keys of ``LOGGED_AS``.
+        trainer: The trainer, after the last backward of the optimizer step.
+        totals: Its sums over all ranks, by the keys of ``LOGGED_AS``.
     """
     if trainer.normalizer is not None:
         share = totals["clip_low"] + totals["clip_high"]
@@ -76,7 +76,7 @@ def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
 
 
 def _is_first_of_rollout(trainer: Host) -> bool:
-    """Whether the policy of the step is that of the rollout; its calls are counted by then."""
+    """Return whether the policy of this optimizer step is that of the rollout; its calls are counted by then."""
     calls = trainer.args.steps_per_generation * trainer.num_iterations
     return bool((trainer._step - trainer.args.gradient_accumulation_steps) % calls == 0)
 

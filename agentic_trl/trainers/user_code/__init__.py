@@ -1,1 +1,1 @@
-"""What users bring: environments and tasks, reward functions, and what these are handed."""
+"""User code: environments and tasks, reward functions, and copies of what these are given."""

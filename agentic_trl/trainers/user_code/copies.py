@@ -1,4 +1,4 @@
-"""What users' functions are handed is theirs: whatever they change, the run does not see it."""
+"""Copies for users' functions: whatever these change, the run does not see it."""
 
 import copy
 import functools

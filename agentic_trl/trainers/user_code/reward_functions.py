@@ -72,8 +72,8 @@ def add_reward_functions(
 ) -> list[Trajectory]:
     """Add the weighted sum of the reward functions to each score, and let success follow from it.
 
-    Reward functions get ``prompts`` (the messages before the first answer), ``completions`` (all
-    messages from the first answer on), ``completion_ids`` (the sampled ids of all turns),
+    Reward functions get ``prompts`` (the messages before the first response), ``completions`` (all
+    messages from the first response on), ``completion_ids`` (the sampled ids of all turns),
     ``trajectories``, and every column of the task.
 
     Args:
@@ -92,7 +92,7 @@ def add_reward_functions(
     pairs: list[tuple[Any, Any]] = [_split(one) for one in trajectories]
     assert trainer.rollouts is not None
     if isinstance(trainer.rollouts.chat, PlainText):
-        pairs = [(_join(prompt), _join(answer)) for prompt, answer in pairs]
+        pairs = [(_join(prompt), _join(response)) for prompt, response in pairs]
     prompts, completions = zip(*pairs, strict=True)
     columns = [
         {**task, ENVIRONMENT_SCORE: one.score, "trajectories": one}
@@ -228,7 +228,7 @@ def _join(messages: Sequence[Any]) -> str:
 
 
 def _split(trajectory: Trajectory) -> tuple[list[Any], list[Any]]:
-    """Messages before the first answer, and from it to the last."""
+    """Messages before the first response, and from it to the last."""
     messages = [dict(message) for message in trajectory.messages]
     first = trajectory.first_response
     end = len(messages) - (messages[-1]["role"] != "assistant") if messages else 0

@@ -1,4 +1,4 @@
-"""What reward functions report: their own metrics, their own columns of TRL's table, and their rewards there."""
+"""Logs of reward functions: their own metrics, their own columns of TRL's table, and their rewards there."""
 
 from collections.abc import Sequence
 from typing import Any

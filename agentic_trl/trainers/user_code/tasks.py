@@ -76,7 +76,7 @@ def refuse_unrewarded(specs: Mapping[str, EnvSpec], reward_funcs: Any) -> None:
     silent = [spec.id for spec in specs.values() if not spec.earns_rewards()]
     if silent:
         raise ValueError(
-            f"Got no `reward_funcs` for {', '.join(silent)}, whose steps earn no reward: every score would be 0, and "
+            f"Got no `reward_funcs` for {', '.join(silent)}, whose turns earn no reward: every score would be 0, and "
             "nothing would be learned. Pass reward functions, or (tools) a class with `get_reward`."
         )
 

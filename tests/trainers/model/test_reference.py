@@ -224,7 +224,7 @@ def test_a_first_kl_that_is_not_0_is_said(tmp_path, caplog, moved, said):
     trainer.model.lm_head.weight.data *= moved
     with caplog.at_level(logging.WARNING):
         trainer.train()
-    found = [one for one in caplog.messages if "KL divergence of the first step" in one]
+    found = [one for one in caplog.messages if "KL divergence of the first optimizer step" in one]
     assert len(found) == said
     if said:
         assert f"is {logged(trainer, 'kl')[0]:.3g} nats a token, expected about 0" in found[0]

@@ -110,7 +110,7 @@ def build(tmp_path, environment, **arguments):
 @pytest.mark.parametrize("environment", [SingleTurn, TOOLS, lambda: ToolEnv(tools=[add])])
 @pytest.mark.parametrize("functions", [None, []])
 def test_a_run_without_any_reward_is_refused(tmp_path, environment, functions):
-    with pytest.raises(ValueError, match="whose steps earn no reward: every score would be 0"):
+    with pytest.raises(ValueError, match="whose turns earn no reward: every score would be 0"):
         build(tmp_path, environment, train_dataset=PROMPTS, reward_funcs=functions)
 
 
