@@ -17,9 +17,6 @@ MOSTLY = 0.9
 def summarize_faults(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     """Return what went wrong in environments, and whether it hits long episodes more than short ones.
 
-    Args:
-        records: Episodes of all ranks.
-
     Returns:
         ``environment/failed_attempts`` and ``environment/timeouts`` among them; ``environment/dropped``, the
         episodes that are left out since their last attempt failed too; ``environment/failed_turns``, the mean
@@ -92,21 +89,13 @@ def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction
 
 
 def traceback_of(failed: EpisodeRecord) -> str:
-    """Return where the environment of a failed episode raised, as the end of an error's text.
-
-    Args:
-        failed: The episode.
-    """
+    """Return where the environment of a failed episode raised, as the end of an error's text."""
     trace = failed.faults[-1].traceback if failed.faults else ""
     return f"\n\nWhere it was raised:\n{trace}" if trace else ""
 
 
 def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
-    """Warn if nothing can be learnt from a batch for a reason that a setting can mend.
-
-    Args:
-        records: Episodes of all ranks.
-    """
+    """Warn if nothing can be learnt from a batch for a reason that a setting can mend."""
     played = [one for one in records if one.turns]
     if played and all(one.invalid == one.turns for one in played):
         logger.warning(

@@ -168,20 +168,12 @@ CREDITS: Mapping[str, Credit] = MappingProxyType(
 
 
 def methods_of(*, critic: bool) -> tuple[str, ...]:
-    """Return the methods of the trainers with or without a critic.
-
-    Args:
-        critic: Whether the trainer has one.
-    """
+    """Return the methods of the trainers with or without a critic."""
     return tuple(name for name, one in METHODS.items() if one.credit.critic == critic)
 
 
 def credits_of(*, critic: bool) -> tuple[str, ...]:
-    """Return the values of ``advantage=`` of the trainers with or without a critic.
-
-    Args:
-        critic: Whether the trainer has one.
-    """
+    """Return the values of ``advantage=`` of the trainers with or without a critic."""
     return tuple(name for name, one in CREDITS.items() if one.critic == critic)
 
 

@@ -13,9 +13,6 @@ EVAL_SEED_OFFSET = 1_000_000
 def first_seed(split: str) -> int:
     """Return the seed that the tasks of a split begin with.
 
-    Args:
-        split: ``"train"`` or ``"eval"``.
-
     Raises:
         ValueError: If it is another word.
     """

@@ -87,11 +87,7 @@ def is_left_out(trajectory: Trajectory, *, skip_truncated: bool) -> bool:
 
 
 def is_truncated(trajectory: Trajectory) -> bool:
-    """Return whether a token or context limit cut the trajectory or one of its responses.
-
-    Args:
-        trajectory: An episode.
-    """
+    """Return whether a token or context limit cut the trajectory or one of its responses."""
     limits = {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW}
     return trajectory.stop in limits or any(turn.truncated for turn in trajectory.turns)
 

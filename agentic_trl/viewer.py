@@ -13,9 +13,6 @@ STYLES = {"system": "dim", "user": "cyan", "assistant": "green"}
 def render_trajectory(trajectory: Trajectory) -> RenderableType:
     """Return something that ``rich.print`` shows.
 
-    Args:
-        trajectory: An episode.
-
     Returns:
         The conversation with the reward and the penalty of each turn and the way it ended. Text is shown as it is:
         markup has no effect and control characters are escaped.

@@ -42,9 +42,6 @@ class SingleTurn(TextEnv):
     def step(self, action: str) -> StepResult:
         """End the episode.
 
-        Args:
-            action: The response.
-
         Returns:
             An empty observation, reward 0, and the end; of success it says nothing.
         """
@@ -54,11 +51,6 @@ class SingleTurn(TextEnv):
     @classmethod
     def make_tasks(cls, count: int, *, split: str, **kwargs: Any) -> Sequence[Mapping[str, Any]]:
         """Refuse to invent prompts.
-
-        Args:
-            count: Not used.
-            split: Not used.
-            **kwargs: Not used.
 
         Returns:
             Nothing.

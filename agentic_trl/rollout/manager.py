@@ -227,13 +227,7 @@ class RolloutBar(tqdm):
     """A bar that counts finished episodes and shows the turns taken."""
 
     def __init__(self, total: int, *, description: str, disable: bool) -> None:
-        """Open the bar.
-
-        Args:
-            total: Number of episodes.
-            description: What is being played.
-            disable: Whether to show nothing.
-        """
+        """Open the bar."""
         super().__init__(
             total=total,
             desc=description,

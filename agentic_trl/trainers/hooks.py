@@ -135,20 +135,11 @@ class EnvironmentHooks(GRPOTrainer):
         return sets[self._step % self.args.steps_per_generation]
 
     def prepare_sets(self, trajectories: Sequence[Trajectory]) -> list[EpisodeSet]:
-        """Return the rows of a generation batch, ready for the loss.
-
-        Args:
-            trajectories: This rank's episodes.
-        """
+        """Return the rows of a generation batch, ready for the loss."""
         return episode_sets(self, trajectories)
 
     def assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
-        """Give the tokens of this rank's rows their advantages.
-
-        Args:
-            trajectories: This rank's episodes.
-            rows: Their rows.
-        """
+        """Give the tokens of this rank's rows their advantages."""
         return group_credit(self, trajectories, rows)
 
     # Update
@@ -176,12 +167,7 @@ class EnvironmentHooks(GRPOTrainer):
         return total
 
     def backward(self, model: Model, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
-        """Forward and backward of each micro-batch; return the sum of the losses.
-
-        Args:
-            model: The policy as Accelerate wrapped it.
-            micros: The passes of this rank.
-        """
+        """Forward and backward of each micro-batch; return the sum of the losses."""
         return policy_backward(self, model, micros)
 
     def compute_loss(
@@ -199,12 +185,7 @@ class EnvironmentHooks(GRPOTrainer):
         return output.loss * self.accelerator.num_processes
 
     def policy_loss(self, model: Model, micro: MicroBatch) -> LossOutput:
-        """Return the policy's loss of a micro-batch.
-
-        Args:
-            model: The policy as Accelerate wrapped it.
-            micro: The micro-batch.
-        """
+        """Return the policy's loss of a micro-batch."""
         return loss_of(self, model, micro)
 
     def finish_step(self) -> None:

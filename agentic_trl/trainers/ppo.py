@@ -95,12 +95,7 @@ class PPOTrainer(AgenticGRPOTrainer):
     # Credit
 
     def assign_credit(self, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
-        """Give rows their advantages by GAE on the critic's values.
-
-        Args:
-            trajectories: This rank's episodes.
-            rows: Their rows.
-        """
+        """Give rows their advantages by GAE on the critic's values."""
         return critic_credit(self, trajectories, rows)
 
     # Update
@@ -116,12 +111,7 @@ class PPOTrainer(AgenticGRPOTrainer):
         return loss
 
     def backward(self, model: Model, micros: Sequence[MicroBatch]) -> Float[Tensor, ""]:
-        """All passes of the policy, then all of the critic, so that ranks meet in the same order.
-
-        Args:
-            model: The policy as Accelerate wrapped it.
-            micros: The passes of this rank.
-        """
+        """All passes of the policy, then all of the critic, so that ranks meet in the same order."""
         total = torch.zeros((), device=self.accelerator.device)
         if self.state.global_step >= self.args.critic_warmup_steps:
             shared = isinstance(self.critic, AdapterCritic)

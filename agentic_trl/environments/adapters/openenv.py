@@ -74,9 +74,6 @@ class OpenEnv(TextEnv):
     def step(self, action: str) -> StepResult:
         """Act on the server.
 
-        Args:
-            action: The action.
-
         Returns:
             Observation as text, reward, whether the server says that it is over, truncated (always
             False), and ``info`` with ``success`` if the environment has a threshold of its own.
@@ -96,18 +93,11 @@ class OpenEnv(TextEnv):
         return self.to_text(result.observation), reward, done, False, info
 
     def to_action(self, text: str) -> dict[str, Any]:
-        """Return what is sent to the server.
-
-        Args:
-            text: The action of the policy.
-        """
+        """Return what is sent to the server."""
         return {self._action_field: text}
 
     def to_text(self, observation: Mapping[str, Any]) -> str:
         """Return the text of an observation.
-
-        Args:
-            observation: What the server sent.
 
         Raises:
             KeyError: If it has no field ``observation_field``.

@@ -38,10 +38,6 @@ class ReasoningGym(TextEnv):
     ) -> tuple[str, dict[str, Any]]:
         """Ask a question.
 
-        Args:
-            seed: Seed of the question.
-            options: Not used.
-
         Returns:
             The question.
         """
@@ -53,9 +49,6 @@ class ReasoningGym(TextEnv):
 
     def step(self, action: str) -> StepResult:
         """Answer.
-
-        Args:
-            action: The answer.
 
         Returns:
             An empty observation, the score, the end, truncated (always False), and an empty ``info``: the

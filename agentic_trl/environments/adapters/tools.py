@@ -170,11 +170,6 @@ class ToolEnv(TextEnv):
     def make_tasks(cls, count: int, *, split: str, **kwargs: Any) -> Sequence[Mapping[str, Any]]:
         """Return seeds, for a class whose ``reset`` makes its own task, or for one task in ``instructions``.
 
-        Args:
-            count: Number of tasks.
-            split: ``"train"`` or ``"eval"``.
-            **kwargs: Arguments of the constructor.
-
         Returns:
             Rows of a ``seed``.
 

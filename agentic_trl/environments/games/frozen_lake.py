@@ -236,9 +236,6 @@ class FrozenLakeOracle:
     def act(self, env: FrozenLake) -> str:
         """Return the next action.
 
-        Args:
-            env: An environment with a running episode.
-
         Returns:
             As many moves as the environment takes in a turn, fewer at the end of the way.
 

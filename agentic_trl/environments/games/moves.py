@@ -49,11 +49,7 @@ def read_moves(action: str, actions_per_turn: int) -> tuple[list[str], bool]:
 
 
 def write_moves(moves: list[str]) -> str:
-    """Return the action that holds moves, in order.
-
-    Args:
-        moves: Keys of ``MOVES``.
-    """
+    """Return the action that holds moves, in order."""
     return f" {SEPARATOR} ".join(moves)
 
 

@@ -172,11 +172,6 @@ class Sokoban(TextEnv):
         A hash of the level without the player sends a quarter of all rooms to evaluation, so that
         the splits do not share a room with another start of the player either.
 
-        Args:
-            count: Number of tasks, 0 or more.
-            split: ``"train"`` or ``"eval"``.
-            **kwargs: Arguments of the constructor.
-
         Returns:
             Rows with ``seed`` and ``level``, the same at every call.
 
@@ -227,9 +222,6 @@ class SokobanOracle:
 
     def act(self, env: Sokoban) -> str:
         """Return the next action.
-
-        Args:
-            env: An environment with a running episode.
 
         Returns:
             As many moves as the environment takes in a turn, fewer at the end of the way.

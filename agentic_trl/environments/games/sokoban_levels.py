@@ -63,11 +63,7 @@ class Room:
         return self.boxes <= self.targets
 
     def move(self, word: str) -> "Room":
-        """Return the position after an action, the same object if the way is blocked.
-
-        Args:
-            word: One of ``MOVES``.
-        """
+        """Return the position after an action, the same object if the way is blocked."""
         step = self.steps[word]
         ahead, beyond = self.player + step, self.player + 2 * step
         if ahead not in self.floor:

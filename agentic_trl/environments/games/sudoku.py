@@ -173,11 +173,6 @@ class Sudoku(TextEnv):
         A hash of the solved grid sends a quarter of all of them to evaluation. Of size 4 there are
         288 solved grids in all, each with many puzzles.
 
-        Args:
-            count: Number of tasks, 0 or more.
-            split: ``"train"`` or ``"eval"``.
-            **kwargs: Arguments of the constructor.
-
         Returns:
             Rows with ``seed`` and ``grid``, the same at every call.
 
@@ -252,9 +247,6 @@ class SudokuOracle:
 
     def act(self, env: Sudoku) -> str:
         """Return the next action.
-
-        Args:
-            env: An environment with a running episode.
 
         Returns:
             As many placements as the environment takes in a turn: all clearings come first.

@@ -133,9 +133,6 @@ def _search(
 def solve(cells: Cells) -> Cells:
     """Return the only solution of a puzzle.
 
-    Args:
-        cells: The puzzle.
-
     Returns:
         The solved grid.
 

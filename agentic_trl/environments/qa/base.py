@@ -269,9 +269,6 @@ class QuestionOracle:
     def act(self, env: QuestionEnv) -> str:
         """Return the next action, with its tags.
 
-        Args:
-            env: An environment with a running episode.
-
         Raises:
             ValueError: If no episode is running.
         """

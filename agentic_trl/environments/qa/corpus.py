@@ -23,11 +23,7 @@ class Passage:
 
     @classmethod
     def of(cls, contents: str) -> "Passage":
-        """Read Search-R1's form: the title, often in quotes, is the first of several lines.
-
-        Args:
-            contents: Title and text.
-        """
+        """Read Search-R1's form: the title, often in quotes, is the first of several lines."""
         title, newline, text = contents.partition("\n")
         return cls(title.strip().strip('"'), text) if newline else cls("", contents)
 

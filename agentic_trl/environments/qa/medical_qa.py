@@ -87,10 +87,6 @@ def read_choice(answer: str, options: tuple[str, ...]) -> str | None:
     text; or by both, ``B. aspirin``, if they agree. Texts are compared without regard to case, spaces
     and a full stop at the end. A letter alone is a letter, even if an option's text is one.
 
-    Args:
-        answer: What was answered.
-        options: Texts of the options.
-
     Returns:
         The letter, or ``None`` if the answer names no option, or more than one.
     """

@@ -72,12 +72,7 @@ class BM25Retriever:
         )
 
     def search(self, query: str, topk: int) -> list[Passage]:
-        """Return the passages that share a word with the query, best first.
-
-        Args:
-            query: The words to look for.
-            topk: Most passages, 1 or more.
-        """
+        """Return the passages that share a word with the query, best first."""
         found, scores = self._index.retrieve(
             self._tokens([query]),
             k=min(topk, len(self.passages)),
@@ -137,10 +132,6 @@ class HttpRetriever:
 
     def search(self, query: str, topk: int) -> list[Passage]:
         """Ask the server.
-
-        Args:
-            query: The words to look for.
-            topk: Most passages, 1 or more.
 
         Returns:
             The server's passages, at most ``topk``.

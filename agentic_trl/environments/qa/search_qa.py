@@ -73,9 +73,6 @@ class SearchQA(QuestionEnv):
 def normalize_answer(text: str) -> str:
     """Return a text as SQuAD's evaluation compares it.
 
-    Args:
-        text: An answer.
-
     Returns:
         Lower case, without ASCII punctuation, then without the words a, an, the, then with single
         spaces.
@@ -85,12 +82,7 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(answer: str, accepted: Sequence[str]) -> bool:
-    """Return whether an answer equals an accepted one once both are normalised.
-
-    Args:
-        answer: What was answered.
-        accepted: Accepted answers.
-    """
+    """Return whether an answer equals an accepted one once both are normalised."""
     return normalize_answer(answer) in map(normalize_answer, accepted)
 
 

@@ -164,11 +164,6 @@ class WebShop(TextEnv):
         A hash of the product's number sends a quarter of all products to evaluation. The papers' test
         goals are the first 500 of the original's files: rows ``{"goal": 0}`` to ``{"goal": 499}``.
 
-        Args:
-            count: Number of tasks, 0 or more.
-            split: ``"train"`` or ``"eval"``.
-            **kwargs: Arguments of the constructor.
-
         Returns:
             Rows with ``seed`` and ``goal``, the same at every call.
 
@@ -206,9 +201,6 @@ class WebShopOracle:
 
     def act(self, env: WebShop) -> str:
         """Return the next action.
-
-        Args:
-            env: An environment with a running episode.
 
         Returns:
             A search or a click.

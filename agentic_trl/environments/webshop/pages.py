@@ -43,12 +43,7 @@ class Page:
 
 
 def links_of(page: Page, catalog: Catalog) -> dict[str, Page]:
-    """Return what can be clicked, in lower case, and the page behind it; ``BUY`` leads nowhere.
-
-    Args:
-        page: Where one is.
-        catalog: What is sold.
-    """
+    """Return what can be clicked, in lower case, and the page behind it; ``BUY`` leads nowhere."""
     if page.kind == "search":
         return {}
     links = {"back to search": Page()}

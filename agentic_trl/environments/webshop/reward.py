@@ -50,12 +50,7 @@ def purchase_reward(
 
 
 def type_match(wanted: Product, bought: Product) -> float:
-    """Return how far two products are of one kind: 0, 0.1, 0.5 or 1.
-
-    Args:
-        wanted: The product that the goal was written for.
-        bought: The product that was bought.
-    """
+    """Return how far two products are of one kind: 0, 0.1, 0.5 or 1."""
     asked, got = _type_words(wanted.title), _type_words(bought.title)
     shared = len(asked & got) / len(asked) if asked else 0.2
     if shared < 0.1:
@@ -69,10 +64,6 @@ def token_set_ratio(first: str, second: str) -> int:
     """Return the likeness of two texts as sets of words, 0 to 100.
 
     As in ``thefuzz`` 0.19, which the original uses; from 0.20 on it counts otherwise.
-
-    Args:
-        first: A text.
-        second: Another one.
     """
     a, b = ({*re.findall(r"\w+", text.lower())} for text in (first, second))
     if not a or not b:

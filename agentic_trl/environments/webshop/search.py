@@ -62,10 +62,6 @@ class Bm25:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text as they are indexed: lower case, no stop words, singular.
-
-    Args:
-        text: Any text.
-    """
+    """Return the words of a text as they are indexed: lower case, no stop words, singular."""
     found = (word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS)
     return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in found]

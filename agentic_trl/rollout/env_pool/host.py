@@ -66,11 +66,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> "Failure":
-        """Return the failure of a call that raised.
-
-        Args:
-            error: What it raised.
-        """
+        """Return the failure of a call that raised."""
         return cls(
             error=f"{type(error).__name__}: {error}",
             traceback="".join(traceback.format_exception(error)),
@@ -136,10 +132,6 @@ class Host:
 
     def call(self, name: str, *arguments: Any) -> Reply:
         """Carry out a call.
-
-        Args:
-            name: ``"open"``, ``"reset"``, ``"step"`` or ``"close"``.
-            *arguments: The call's arguments.
 
         Returns:
             Its result; what the environment raises, short of an interrupt, becomes a failure.

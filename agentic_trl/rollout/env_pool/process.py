@@ -50,10 +50,6 @@ class RemoteHost:
     def call(self, name: str, *arguments: Any) -> Reply:
         """Carry out a call; see ``Host.call``.
 
-        Args:
-            name: ``"open"``, ``"reset"``, ``"step"`` or ``"close"``.
-            *arguments: The call's arguments.
-
         Returns:
             Its result; a process that ends meanwhile is a failure.
         """

@@ -35,11 +35,7 @@ class InlineWorker:
         self._left = False
 
     def start(self, call: Call) -> None:
-        """Carry out a call.
-
-        Args:
-            call: The call.
-        """
+        """Carry out a call."""
         opened = self._host.call("open")
         self._outbox.put((self, self._host.call(*call) if opened.failure is None else opened))
 
@@ -102,11 +98,7 @@ class ThreadWorker:
         self._thread.start()
 
     def start(self, call: Call) -> None:
-        """Take a call.
-
-        Args:
-            call: The call.
-        """
+        """Take a call."""
         self._inbox.put(call)
 
     def leave(self) -> None:

@@ -33,9 +33,6 @@ class AddedTokens:
     def split(self, text: str) -> str:
         """Return a text with a space behind the first character of each added token in it.
 
-        Args:
-            text: Any text.
-
         Returns:
             A text without added tokens; those of one character are question marks.
         """
@@ -55,11 +52,7 @@ class AddedTokens:
 
 
 def clean(text: str) -> str:
-    """Return a text without lone surrogates (question marks) and control characters (removed).
-
-    Args:
-        text: Any text.
-    """
+    """Return a text without lone surrogates (question marks) and control characters (removed)."""
     return CONTROL.sub("", text.encode("utf-8", "replace").decode("utf-8"))
 
 

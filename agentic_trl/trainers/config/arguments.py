@@ -14,12 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def rollout_settings(config: AgenticGRPOConfig, *, context_limit: int | None) -> RolloutSettings:
-    """Return how episodes are played.
-
-    Args:
-        config: The configuration.
-        context_limit: Tokens that the model can attend to; ``None`` if unknown.
-    """
+    """Return how episodes are played."""
     return settings_for(
         context_limit,
         max_tokens_per_turn=config.max_tokens_per_turn or config.max_completion_length,
@@ -90,11 +85,7 @@ def within(settings: RolloutSettings, context_limit: int | None) -> RolloutSetti
 
 
 def history_of(config: AgenticGRPOConfig) -> History:
-    """Return the function that chooses what a prompt shows.
-
-    Args:
-        config: The configuration.
-    """
+    """Return the function that chooses what a prompt shows."""
     choice: Any = config.history
     if choice == "full":
         return full_history
@@ -105,11 +96,7 @@ def history_of(config: AgenticGRPOConfig) -> History:
 
 
 def loss_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
-    """Return the keyword arguments of ``ops.surrogate.policy_loss``.
-
-    Args:
-        config: The configuration.
-    """
+    """Return the keyword arguments of ``ops.surrogate.policy_loss``."""
     high = config.epsilon if config.epsilon_high is None else config.epsilon_high
     return {
         "level": config.importance_sampling_level,
@@ -123,11 +110,7 @@ def loss_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
 
 
 def row_arguments(config: AgenticGRPOConfig) -> dict[str, Any]:
-    """Return the keyword arguments of ``batching.build_rows``.
-
-    Args:
-        config: The configuration.
-    """
+    """Return the keyword arguments of ``batching.build_rows``."""
     return {
         "aggregation": config.loss_aggregation,
         "skip_truncated": config.mask_truncated_completions,

@@ -15,9 +15,6 @@ from agentic_trl.trainers.config.trl_fields import refused_settings
 def check_names(config: GRPOConfig) -> None:
     """Refuse unknown names.
 
-    Args:
-        config: A configuration, resolved or not.
-
     Raises:
         ValueError: At the first that is found.
     """
@@ -75,9 +72,6 @@ def _check_history(history: Any) -> None:
 def check_unused_knobs(config: GRPOConfig) -> None:
     """Refuse knobs that nothing would read.
 
-    Args:
-        config: A configuration that is not yet resolved.
-
     Raises:
         ValueError: At the first that is found.
     """
@@ -115,9 +109,6 @@ def check_unused_knobs(config: GRPOConfig) -> None:
 def check_reference(config: GRPOConfig) -> None:
     """Refuse a reference that follows the policy where there is none, or where the method fixes it.
 
-    Args:
-        config: A resolved configuration.
-
     Raises:
         ValueError: If ``sync_ref_model`` is set with ACTFOCUS or without ``beta``.
     """
@@ -135,9 +126,6 @@ def check_reference(config: GRPOConfig) -> None:
 
 def check_environment_run(config: GRPOConfig) -> None:
     """Refuse what a run with an environment would ignore.
-
-    Args:
-        config: A resolved configuration.
 
     Raises:
         ValueError: If a setting of TRL without effect is set, or batches cannot be split.
@@ -196,9 +184,6 @@ def _engine_problems(config: GRPOConfig) -> list[str]:
 
 def check_plain_run(config: GRPOConfig) -> None:
     """Refuse what a run without an environment would ignore.
-
-    Args:
-        config: A resolved configuration.
 
     Raises:
         ValueError: If a knob of agents is set.

@@ -170,11 +170,7 @@ class AgenticGRPOConfig(RolloutConfig):
             super().__post_init__()
 
     def resolved(self, name: str) -> Any:
-        """Return a knob's value: the user's, the method's, or the default.
-
-        Args:
-            name: A knob that methods set.
-        """
+        """Return a knob's value: the user's, the method's, or the default."""
         value = getattr(self, name)
         return METHODS[self.method].settings.get(name, DEFAULTS[name]) if value is None else value
 

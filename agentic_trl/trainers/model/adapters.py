@@ -63,11 +63,7 @@ def keep_start(model: PeftModel) -> None:
 
 @contextmanager
 def same_flags(model: nn.Module) -> Iterator[None]:
-    """Leave which parameters take gradients as it was: PEFT sets it anew whenever another adapter is active.
-
-    Args:
-        model: The model.
-    """
+    """Leave which parameters take gradients as it was: PEFT sets it anew whenever another adapter is active."""
     flags = [(one, one.requires_grad) for one in model.parameters()]
     try:
         yield
@@ -78,9 +74,6 @@ def same_flags(model: nn.Module) -> Iterator[None]:
 
 def refuse_prompt_learning(model: Model) -> None:
     """Refuse adapters that put virtual tokens before the context.
-
-    Args:
-        model: A model, wrapped by PEFT or not.
 
     Raises:
         ValueError: If there is one.

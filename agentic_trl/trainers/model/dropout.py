@@ -21,9 +21,6 @@ def disable_dropout(model: nn.Module) -> None:
     """Set every probability of dropout, and every jitter of a router, to 0.
 
     The configuration that the model is saved with keeps its values; parts that read it at every call get a copy.
-
-    Args:
-        model: Model module.
     """
     quiet: dict[int, Any] = {}
     for module in model.modules():
@@ -37,11 +34,7 @@ def disable_dropout(model: nn.Module) -> None:
 
 
 def random_router(model: nn.Module) -> str | None:
-    """Return the layer whose router draws experts at random in training; ``None`` if there is none.
-
-    Args:
-        model: Model module.
-    """
+    """Return the layer whose router draws experts at random in training; ``None`` if there is none."""
     for name, module in model.named_modules():
         if vars(module).get("router_jitter_noise"):
             return f"{name}.router_jitter_noise={module.router_jitter_noise}"

@@ -6,9 +6,6 @@ from typing import Any
 def context_limit(model: Any) -> int | None:
     """Return how many tokens a model can attend to, prompt and response together.
 
-    Args:
-        model: A causal language model, one wrapped by PEFT, or a configuration.
-
     Returns:
         ``max_position_embeddings`` of the text model; ``None`` where the configuration names none, as of a
         recurrent model or one with position biases.

@@ -206,9 +206,6 @@ def body_inputs(batch: TokenBatch) -> tuple[dict[str, Tensor], Int[Tensor, " pla
     Rows are padded on the right, where no real token looks, so attention needs no mask and stays on
     its causal path. Rows with common prefixes are read as trees instead.
 
-    Args:
-        batch: Rows.
-
     Returns:
         Keyword arguments of the model, and the position of every token of the flattened rows in what
         is read, flattened.
@@ -226,11 +223,7 @@ def body_inputs(batch: TokenBatch) -> tuple[dict[str, Tensor], Int[Tensor, " pla
 
 
 def sampled_positions(batch: TokenBatch) -> Int[Tensor, " sampled"]:
-    """Return where the sampled tokens stand in the flattened batch.
-
-    Args:
-        batch: Rows.
-    """
+    """Return where the sampled tokens stand in the flattened batch."""
     return (batch.turn_of_token.flatten() >= 0).nonzero()[:, 0]
 
 
@@ -248,21 +241,13 @@ def laid_out(
 
 
 def causal_model(model: Model) -> Any:
-    """Return the language model of transformers inside what DDP or PEFT wrapped.
-
-    Args:
-        model: The model as the trainer calls it.
-    """
+    """Return the language model of transformers inside what DDP or PEFT wrapped."""
     inner = extract_model_from_parallel(model, keep_torch_compile=False)
     return inner.get_base_model() if isinstance(inner, PeftModel) else inner
 
 
 def to_device(batch: TokenBatch, device: torch.device) -> TokenBatch:
     """Move a micro-batch.
-
-    Args:
-        batch: A micro-batch on the CPU.
-        device: Where to.
 
     Returns:
         The batch there.

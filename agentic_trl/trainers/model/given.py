@@ -57,11 +57,7 @@ def take_over(model: str | Model, *, peft_config: Any = None) -> None:
 
 
 def strip(model: nn.Module) -> None:
-    """Take away what trainers put in the place of ``forward``, and give a float32 head its precision back.
-
-    Args:
-        model: A model, or a critic.
-    """
+    """Take away what trainers put in the place of ``forward``, and give a float32 head its precision back."""
     for module in model.modules():
         held = vars(module)
         held.pop("_original_forward", None)

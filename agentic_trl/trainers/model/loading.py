@@ -68,10 +68,6 @@ def load_tokenizer(
 def stop_ids(model: Model, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Return the ids that end a response: those of the model's generation settings and the tokenizer's.
 
-    Args:
-        model: A causal language model.
-        tokenizer: Its tokenizer.
-
     Returns:
         The ids; none where neither has an end.
     """

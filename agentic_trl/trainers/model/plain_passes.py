@@ -38,12 +38,7 @@ def probe_rows(ids: Sequence[int]) -> list[Row]:
 
 
 def plain_logits(model: Model, rows: Sequence[Row]) -> list[Float[Tensor, "_token vocab"]]:
-    """Return the raw logits after every token, by a forward pass over each row alone.
-
-    Args:
-        model: A causal language model.
-        rows: Rows.
-    """
+    """Return the raw logits after every token, by a forward pass over each row alone."""
     device = next(model.parameters()).device
     passes = (model(input_ids=row.input_ids[None].to(device), use_cache=False) for row in rows)
     return [one.logits[0].float() for one in passes]
@@ -53,11 +48,6 @@ def plain_scores(
     logits: Sequence[Float[Tensor, "_place vocab"]], rows: Sequence[Row], *, temperature: float
 ) -> Float[Tensor, "row token"]:
     """Return the log-probabilities at the sampled tokens.
-
-    Args:
-        logits: Of each row, as ``plain_logits`` gives them.
-        rows: The rows.
-        temperature: Sampling temperature.
 
     Returns:
         Nats, aligned to the token that is scored; 0 elsewhere.
@@ -75,9 +65,6 @@ def plain_energies(
     logits: Sequence[Float[Tensor, "_place vocab"]],
 ) -> Float[Tensor, "row token"]:
     """Return the energies of all tokens.
-
-    Args:
-        logits: Of each row, as ``plain_logits`` gives them.
 
     Returns:
         Nats, aligned to the token that is scored; 0 at the first one and at padding.
@@ -103,11 +90,7 @@ def mean_difference(
 
 @contextmanager
 def quiet(model: Model) -> Iterator[None]:
-    """Evaluation mode, without gradients, and with the random state given back.
-
-    Args:
-        model: Model module.
-    """
+    """Evaluation mode, without gradients, and with the random state given back."""
     training = model.training
     model.eval()
     devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]

@@ -54,21 +54,12 @@ def coarsest_precision(dtypes: Iterable[torch.dtype], *, mixed: str) -> str:
 
 
 def rounding(model: Model, *, mixed: str = "no") -> float:
-    """Return the mean difference of log-probabilities that the precision of a model explains, nats.
-
-    Args:
-        model: Model module.
-        mixed: Accelerate's mixed precision.
-    """
+    """Return the mean difference of log-probabilities that the precision of a model explains, nats."""
     return ROUNDINGS[coarsest_precision((p.dtype for p in model.parameters()), mixed=mixed)]
 
 
 def in_float32(trainer: Host) -> bool:
-    """Return whether a trainer's policy computes everything in float32.
-
-    Args:
-        trainer: The trainer.
-    """
+    """Return whether a trainer's policy computes everything in float32."""
     policy = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     full = all(one.dtype == torch.float32 for one in policy.parameters())
     return full and trainer.accelerator.mixed_precision == "no"

@@ -59,9 +59,6 @@ def probe_run(trainer: Host) -> None:
 
     All ranks call it together; they take the same choices.
 
-    Args:
-        trainer: The trainer, its models in place.
-
     Raises:
         ValueError: On every rank, if a model cannot be sampled or trained right on one of them.
     """

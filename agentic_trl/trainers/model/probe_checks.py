@@ -177,11 +177,6 @@ def check_reference(
 def check_critic(trainer: Host, batch: TokenBatch, rows: Sequence[Row]) -> None:
     """Refuse a critic whose value depends on padding, on other rows or on chance.
 
-    Args:
-        trainer: A trainer with a critic.
-        batch: Rows.
-        rows: The same rows.
-
     Raises:
         ValueError: If values differ, or what it returns is no value a position.
     """

@@ -124,9 +124,6 @@ def reference_gap(
 def keep_reference(trainer: Host) -> None:
     """Keep the initial policy: a frozen copy, or with PEFT the base without adapters if it is the same.
 
-    Args:
-        trainer: The trainer, whose ``ref_model`` is set.
-
     Raises:
         ValueError: If a reference that follows the policy is wanted with PEFT.
     """
@@ -155,9 +152,6 @@ def keep_reference(trainer: Host) -> None:
 @contextmanager
 def reference_of(trainer: Host) -> Iterator[Model]:
     """Give the frozen reference: a copy, a reference adapter, or the base without adapters.
-
-    Args:
-        trainer: The trainer.
 
     Yields:
         The model that is the reference as long as the context is open.

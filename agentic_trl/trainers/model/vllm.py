@@ -30,12 +30,7 @@ SERVER_CALLS = 64
 
 
 def logprobs_fit(mode: str, sampling: Sampling) -> bool:
-    """Return whether vLLM's log-probabilities are those of the policy at the sampling temperature.
-
-    Args:
-        mode: vLLM's ``logprobs_mode``.
-        sampling: How tokens are drawn.
-    """
+    """Return whether vLLM's log-probabilities are those of the policy at the sampling temperature."""
     if mode == "processed_logprobs":
         return not sampling.truncates
     return mode == "raw_logprobs" and sampling.temperature == 1.0
@@ -43,10 +38,6 @@ def logprobs_fit(mode: str, sampling: Sampling) -> bool:
 
 def require_vllm(config: AgenticGRPOConfig, model: str | Model) -> None:
     """Refuse a run with vLLM that could not start.
-
-    Args:
-        config: The configuration.
-        model: The trainer's first argument.
 
     Raises:
         ImportError: If vLLM is not installed.
@@ -150,9 +141,6 @@ def _merged(layer: nn.Module | None) -> Iterator[None]:
 def build_vllm(trainer: Host) -> TrainedVLLM:
     """Build vLLM for a trainer, as TRL does for its own rollouts.
 
-    Args:
-        trainer: The trainer, its model in place.
-
     Raises:
         ValueError: If a server's log-probabilities are not the policy's.
     """
@@ -200,9 +188,6 @@ def build_vllm(trainer: Host) -> TrainedVLLM:
 def choose_engine(trainer: Host) -> tuple[EngineFactory | None, int | None]:
     """Return what makes the engines of a run, and how many tokens a context may have.
 
-    Args:
-        trainer: The trainer, its model in place.
-
     Returns:
         The factory, ``None`` for the model itself; and the tokens that model and engine take, ``None`` if unknown.
 
@@ -223,11 +208,7 @@ def choose_engine(trainer: Host) -> tuple[EngineFactory | None, int | None]:
 
 
 def vllm_context_limit(built: TrainedVLLM) -> int:
-    """Return how many tokens vLLM takes, prompt and response together; on every rank.
-
-    Args:
-        built: vLLM.
-    """
+    """Return how many tokens vLLM takes, prompt and response together; on every rank."""
     box: list[Any] = [None]
     if built.mode == "colocate":
         box = [built.llm.llm_engine.model_config.max_model_len]
@@ -237,12 +218,7 @@ def vllm_context_limit(built: TrainedVLLM) -> int:
 
 
 def vllm_factory(built: TrainedVLLM, trainer: Host) -> EngineFactory:
-    """Return what makes an engine on vLLM with the current weights.
-
-    Args:
-        built: vLLM.
-        trainer: The trainer.
-    """
+    """Return what makes an engine on vLLM with the current weights."""
     args = trainer.args
     stop_ids, strings = frozenset(trainer.eos_token_ids), tuple(args.stop_strings or ())
     stop_text = StopStringCriteria(trainer._tokenizer, list(strings)) if strings else None

@@ -11,10 +11,6 @@ PROBE_IDS = 1000
 def probe_ids(model: Model, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return ids for a check of a model: of ordinary text, the end of a turn, and one that the tokenizer lacks.
 
-    Args:
-        model: A causal language model.
-        tokenizer: Its tokenizer.
-
     Returns:
         Ids that stand for what contexts hold; the model's last one is among them if no token has it, since the
         policy may sample it.

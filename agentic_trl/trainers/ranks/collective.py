@@ -7,24 +7,14 @@ from accelerate import Accelerator
 
 
 def sum_over_ranks(accelerator: Accelerator, *numbers: float) -> list[float]:
-    """Return the sum of each number over all ranks.
-
-    Args:
-        accelerator: The trainer's.
-        *numbers: This rank's, as many on every rank.
-    """
+    """Return the sum of each number over all ranks."""
     vector = torch.tensor(numbers, dtype=torch.float64, device=accelerator.device)
     sums: list[float] = accelerator.reduce(vector, reduction="sum").tolist()
     return sums
 
 
 def any_rank(accelerator: Accelerator, here: bool) -> bool:
-    """Return whether something holds on at least one rank.
-
-    Args:
-        accelerator: The trainer's.
-        here: Whether it holds on this one.
-    """
+    """Return whether something holds on at least one rank."""
     return sum_over_ranks(accelerator, float(here))[0] > 0
 
 

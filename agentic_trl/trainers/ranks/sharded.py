@@ -24,51 +24,30 @@ from trl.models.utils import add_hooks, remove_hooks
 
 
 def has_deepspeed(accelerator: Accelerator) -> bool:
-    """Return whether DeepSpeed holds the model: it runs the optimizer within a backward, and keeps the gradient to itself.
-
-    Args:
-        accelerator: The trainer's.
-    """
+    """Return whether DeepSpeed holds the model: it runs the optimizer within a backward, and keeps the gradient to itself."""
     return bool(accelerator.distributed_type == DistributedType.DEEPSPEED)
 
 
 def in_step(accelerator: Accelerator) -> bool:
-    """Return whether all ranks make every pass of an update together.
-
-    Args:
-        accelerator: The trainer's.
-    """
+    """Return whether all ranks make every pass of an update together."""
     return bool(accelerator.is_fsdp2) or has_deepspeed(accelerator)
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether parts of a model's parameters are on other ranks, gathered or not.
-
-    Args:
-        model: Any module.
-    """
+    """Return whether parts of a model's parameters are on other ranks, gathered or not."""
     units = any(isinstance(one, FSDPModule) for one in model.modules())
     return units or any(hasattr(one, "ds_id") for one in model.parameters())
 
 
 def place(trainer: GRPOTrainer) -> None:
-    """Put a policy that is not sharded yet, before training, on this rank's device.
-
-    Args:
-        trainer: The trainer.
-    """
+    """Put a policy that is not sharded yet, before training, on this rank's device."""
     waits = trainer.model_wrapped is trainer.model and not isinstance(trainer.model, FSDPModule)
     if in_step(trainer.accelerator) and waits:
         trainer.model.to(trainer.accelerator.device)
 
 
 def prepare_reference(reference: nn.Module, accelerator: Accelerator) -> Any:
-    """Place a frozen model on the ranks, sharded if the policy is.
-
-    Args:
-        reference: The model.
-        accelerator: The trainer's.
-    """
+    """Place a frozen model on the ranks, sharded if the policy is."""
     if accelerator.is_fsdp2:
         return prepare_fsdp(reference, accelerator)
     if has_deepspeed(accelerator):
@@ -174,21 +153,12 @@ def _uncompared(offload: Any) -> Iterator[None]:
 
 
 def own_part(gradient: Tensor) -> Tensor:
-    """Return what a rank holds of a gradient: all of it, or its shard.
-
-    Args:
-        gradient: A parameter's gradient.
-    """
+    """Return what a rank holds of a gradient: all of it, or its shard."""
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def passes_of_all(accelerator: Accelerator, here: int) -> int:
-    """Return how many micro-batches a rank must run: the most of any rank, if all must run as many.
-
-    Args:
-        accelerator: The trainer's.
-        here: Micro-batches of this rank.
-    """
+    """Return how many micro-batches a rank must run: the most of any rank, if all must run as many."""
     if not in_step(accelerator):
         return here
     counts = accelerator.gather(torch.tensor([here], device=accelerator.device))

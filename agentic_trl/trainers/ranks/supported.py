@@ -43,9 +43,6 @@ def set_up_ranks(trainer: GRPOTrainer) -> None:
     Under FSDP2 in mixed precision, log-probabilities are kept in float32: Accelerate would round what the
     model returns to bfloat16, by up to .4 %, and ratios with it.
 
-    Args:
-        trainer: The trainer, its accelerator in place.
-
     Raises:
         ValueError: If it is none of data parallelism, FSDP2 and ZeRO, or one of the latter in an older version,
             with a critic, or with a setting that needs whole parameters or was not tried.

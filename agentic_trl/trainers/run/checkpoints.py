@@ -25,11 +25,7 @@ PARTIAL = "_partial"
 
 
 def remove_unfinished(output_dir: str) -> None:
-    """Remove what a killed run left unfinished.
-
-    Args:
-        output_dir: Folder of the run.
-    """
+    """Remove what a killed run left unfinished."""
     shutil.rmtree(Path(output_dir) / PARTIAL, ignore_errors=True)
 
 
@@ -66,21 +62,12 @@ def _name_best(trainer: Host, run: str, final: str, aside: Path) -> None:
 
 
 def loading_weights(trainer: Host) -> AbstractContextManager[None]:
-    """Return a context in which weights are loaded; PEFT would train all of an adapter that it loads.
-
-    Args:
-        trainer: The trainer.
-    """
+    """Return a context in which weights are loaded; PEFT would train all of an adapter that it loads."""
     return same_flags(trainer.model)
 
 
 def resume(trainer: Host, checkpoint: str) -> None:
-    """Take up this rank's place in the run, and remove the trajectories of the optimizer steps after it.
-
-    Args:
-        trainer: The trainer, right before its first optimizer step.
-        checkpoint: Folder of the checkpoint.
-    """
+    """Take up this rank's place in the run, and remove the trajectories of the optimizer steps after it."""
     load_state(trainer, checkpoint)
     if trainer.accelerator.is_local_main_process:
         remove_traces(trainer.args.output_dir, first_step=trainer.state.global_step)

@@ -36,12 +36,7 @@ def training_starts(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> list[S
 
 
 def evaluation_starts(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> list[Start]:
-    """Return where this rank's held-out episodes start, each task ``num_generations_eval`` times over all ranks.
-
-    Args:
-        trainer: The trainer.
-        tasks: All held-out tasks.
-    """
+    """Return where this rank's held-out episodes start, each task ``num_generations_eval`` times over all ranks."""
     assert trainer.rollouts is not None
     repeats = trainer.num_generations_eval
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes

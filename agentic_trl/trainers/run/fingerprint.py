@@ -90,23 +90,14 @@ def fingerprint(trainer: Host) -> dict[str, str]:
 
 
 def differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return what differs, with the old and the new value.
-
-    Args:
-        old: A fingerprint.
-        new: Another.
-    """
+    """Return what differs, with the old and the new value."""
     names = sorted(old.keys() | new.keys())
     pairs = [(name, old.get(name, "nothing"), new.get(name, "nothing")) for name in names]
     return [f"{name}: {before} -> {now}" for name, before, now in pairs if before != now]
 
 
 def describe(value: object) -> str:
-    """Return a text that is equal for equal values in every process.
-
-    Args:
-        value: Any object.
-    """
+    """Return a text that is equal for equal values in every process."""
     if isinstance(value, Mapping):
         pairs = sorted((describe(key), describe(one)) for key, one in value.items())
         return "{" + ", ".join(f"{key}: {one}" for key, one in pairs) + "}"

@@ -17,10 +17,6 @@ logger = logging.getLogger(__name__)
 def log_episodes(trainer: Host, trajectories: Sequence[Trajectory]) -> None:
     """Log the metrics of a generation batch over all ranks, and refuse or warn if it is useless.
 
-    Args:
-        trainer: The trainer.
-        trajectories: The episodes of this rank.
-
     Raises:
         RuntimeError: If more than ``max_failed_fraction`` of the environments failed.
         ValueError: If no first prompt fits the context.

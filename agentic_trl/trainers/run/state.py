@@ -32,12 +32,7 @@ class EpochSampler(RepeatSampler):
 
     @classmethod
     def of(cls, sampler: RepeatSampler, trainer: Host) -> "EpochSampler":
-        """Return TRL's sampler with an order that depends on the epoch.
-
-        Args:
-            sampler: What TRL built.
-            trainer: Trainer whose epoch counts.
-        """
+        """Return TRL's sampler with an order that depends on the epoch."""
         sampler.__class__ = cls
         sampler.trainer = trainer
         return sampler  # type: ignore[no-any-return]
@@ -52,12 +47,7 @@ class EpochSampler(RepeatSampler):
 
 
 def state_file(checkpoint: str | Path, rank: int) -> Path:
-    """Return the file that a rank keeps in a checkpoint.
-
-    Args:
-        checkpoint: Folder of the checkpoint.
-        rank: Number of the process.
-    """
+    """Return the file that a rank keeps in a checkpoint."""
     return Path(checkpoint) / f"agentic_state_{rank}.pt"
 
 
@@ -93,10 +83,6 @@ def load_state(trainer: Host, checkpoint: str | Path) -> None:
 
     The interrupted generation is played again, with a warning, if on any rank the file is missing, was written
     by another number of ranks, or holds rollouts that another configuration, environment or data set made.
-
-    Args:
-        trainer: The trainer, right before its first optimizer step.
-        checkpoint: Folder of the checkpoint.
     """
     trainer._step = calls_done(trainer)
     if trainer.args.sync_ref_model:

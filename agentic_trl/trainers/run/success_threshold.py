@@ -21,12 +21,7 @@ class ThresholdWatch:
         self._over = False
 
     def look(self, records: Sequence[EpisodeRecord], *, step: int) -> None:
-        """Take in a generation batch.
-
-        Args:
-            records: Its episodes, those of all ranks.
-            step: Optimizer steps done before it.
-        """
+        """Take in a generation batch."""
         decided = [one for one in records if one.success_threshold is not None]
         self._over = self._over or any(one.success for one in decided)
         if self._over or not decided:

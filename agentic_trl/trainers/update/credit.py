@@ -22,13 +22,7 @@ from agentic_trl.types import Trajectory, TurnTable
 def group_credit(
     trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence[Row]
 ) -> list[Row]:
-    """Give the tokens of this rank's rows their advantages, from the statistics of all ranks.
-
-    Args:
-        trainer: The trainer.
-        trajectories: This rank's episodes.
-        rows: Their rows.
-    """
+    """Give the tokens of this rank's rows their advantages, from the statistics of all ranks."""
     skip = trainer.args.mask_truncated_completions
     table = turn_table(trajectories, skip_truncated=skip)
     tables = gather_object([table])

@@ -38,11 +38,7 @@ class Critic(ABC):
     """The scalar head if it is one of ours, which starts at 0."""
 
     def values(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
-        """Return the value before each token; 0 at the first position, which nothing precedes.
-
-        Args:
-            batch: Rows.
-        """
+        """Return the value before each token; 0 at the first position, which nothing precedes."""
         return pad(self._forward(batch)[:, :-1], (1, 0))
 
     def last_values(self, batch: TokenBatch) -> Float[Tensor, " row"]:
@@ -72,18 +68,11 @@ class Critic(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write the weights into the folder of a checkpoint or of a saved model.
-
-        Args:
-            folder: The folder.
-        """
+        """Write the weights into the folder of a checkpoint or of a saved model."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
         """Read the weights from the folder of a checkpoint.
-
-        Args:
-            folder: The folder.
 
         Raises:
             FileNotFoundError: If it holds no critic.
@@ -129,12 +118,7 @@ class SeparateCritic(Critic):
 
     @classmethod
     def from_policy(cls, policy: Model, accelerator: Accelerator) -> "SeparateCritic":
-        """Start from a copy of the policy's body.
-
-        Args:
-            policy: A causal language model.
-            accelerator: See ``SeparateCritic``.
-        """
+        """Start from a copy of the policy's body."""
         body = independent_copy(policy.base_model)
         body.requires_grad_(True)
         return cls(ValueModel(body, policy.config.get_text_config().hidden_size), accelerator)
@@ -165,19 +149,11 @@ class SeparateCritic(Critic):
         """Make the policy ready for a forward pass; nothing is shared, so nothing is done."""
 
     def save(self, folder: Path) -> None:
-        """Write the weights.
-
-        Args:
-            folder: Folder of a checkpoint or of a saved model.
-        """
+        """Write the weights."""
         _write(self.model, folder / FOLDER / "model.safetensors")
 
     def load(self, folder: Path) -> None:
-        """Read the weights; see ``Critic.load``.
-
-        Args:
-            folder: Folder of a checkpoint.
-        """
+        """Read the weights; see ``Critic.load``."""
         path = _require(folder / FOLDER / "model.safetensors")
         self.model.load_state_dict(load_file(path))
 
@@ -233,19 +209,11 @@ class AdapterCritic(Critic):
         self._switch("default")
 
     def save(self, folder: Path) -> None:
-        """Write the head; PEFT writes the adapter into a folder of its own.
-
-        Args:
-            folder: Folder of a checkpoint or of a saved model.
-        """
+        """Write the head; PEFT writes the adapter into a folder of its own."""
         _write(self.head, folder / FOLDER / "value_head.safetensors")
 
     def load(self, folder: Path) -> None:
-        """Read the head, and switch the policy's adapter on again after PEFT loaded both.
-
-        Args:
-            folder: Folder of a checkpoint.
-        """
+        """Read the head, and switch the policy's adapter on again after PEFT loaded both."""
         path = _require(folder / FOLDER / "value_head.safetensors")
         self.head.load_state_dict(load_file(path))
         self._switch("default")

@@ -87,12 +87,7 @@ def credit_rows(
 
 
 def row_values(trainer: Host, rows: Sequence[Row]) -> list[Float[Tensor, " _token"]]:
-    """Return the critic's values of each row, in the order of ``rows``.
-
-    Args:
-        trainer: A trainer with a critic.
-        rows: Rows of this rank.
-    """
+    """Return the critic's values of each row, in the order of ``rows``."""
     order = {id(row): index for index, row in enumerate(rows)}
     found: dict[int, Tensor] = {}
     for part in cut_rows(rows, trainer.args.max_tokens_per_microbatch):
@@ -105,12 +100,7 @@ def row_values(trainer: Host, rows: Sequence[Row]) -> list[Float[Tensor, " _toke
 
 
 def final_values(trainer: Host, trajectories: Sequence[Trajectory]) -> Float[Tensor, " trajectory"]:
-    """Return the value of the state after each cut episode, 0 for the others.
-
-    Args:
-        trainer: A trainer with a critic.
-        trajectories: All episodes of this rank.
-    """
+    """Return the value of the state after each cut episode, 0 for the others."""
     values = torch.zeros(len(trajectories))
     for index, one in enumerate(trajectories):
         if one.turns and not one.failed and one.stop is not StopReason.TERMINATED:

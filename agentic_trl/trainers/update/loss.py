@@ -42,11 +42,7 @@ class StepSums:
     """Time of its forward and backward calls, rollouts included."""
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Add a micro-batch's parts.
-
-        Args:
-            metrics: Detached numbers by name.
-        """
+        """Add a micro-batch's parts."""
         for name, part in metrics.items():
             self.metrics[name] = self.metrics.get(name, 0.0) + part
 
@@ -90,13 +86,7 @@ def policy_backward(trainer: Host, model: Model, micros: Sequence[MicroBatch]) -
 
 
 def loss_of(trainer: Host, model: Model, micro: MicroBatch) -> LossOutput:
-    """Return the policy's loss of a micro-batch.
-
-    Args:
-        trainer: The trainer.
-        model: The policy as Accelerate wrapped it.
-        micro: The micro-batch.
-    """
+    """Return the policy's loss of a micro-batch."""
     batch = micro.batch
     scores = token_scores(
         model,

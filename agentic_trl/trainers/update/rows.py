@@ -67,11 +67,6 @@ def score_rows(trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence
     With one update per rollout the policy's own log-probabilities are the old ones, and the ratio
     is exactly 1. Otherwise the sampler's are used where they are exact (float32), or one more
     forward pass.
-
-    Args:
-        trainer: The trainer.
-        trajectories: The episodes that the rows were built from.
-        rows: Rows of this rank.
     """
     args = trainer.args
     actfocus = args.token_weighting == "actfocus"
@@ -86,12 +81,7 @@ def score_rows(trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence
 
 
 def with_old_logprobs(trainer: Host, rows: Sequence[Row]) -> list[Row]:
-    """Attach the log-probabilities under the policy of the rollout: the sampler's, or those of one more pass.
-
-    Args:
-        trainer: The trainer.
-        rows: Rows of this rank.
-    """
+    """Attach the log-probabilities under the policy of the rollout: the sampler's, or those of one more pass."""
     if not trainer.args.use_vllm and in_float32(trainer):
         return [replace(row, old_logprob=row.sampling_logprob) for row in rows]
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
@@ -145,22 +135,12 @@ def _score_with_reference(
 
 
 def cut(trainer: Host, rows: Sequence[Row]) -> list[list[Row]]:
-    """Return rows as micro-batches of at most ``max_tokens_per_microbatch`` tokens.
-
-    Args:
-        trainer: The trainer.
-        rows: Rows of this rank.
-    """
+    """Return rows as micro-batches of at most ``max_tokens_per_microbatch`` tokens."""
     limit = trainer.args.max_tokens_per_microbatch
     return cut_rows(rows, limit, share_prefixes=trainer.args.share_prefixes)
 
 
 def batch_of(trainer: Host, rows: Sequence[Row]) -> TokenBatch:
-    """Return rows as a padded micro-batch on this rank's device.
-
-    Args:
-        trainer: The trainer.
-        rows: The rows of a micro-batch.
-    """
+    """Return rows as a padded micro-batch on this rank's device."""
     batch = pad_rows(rows, pad_id=trainer._tokenizer.pad_token_id)
     return to_device(batch, trainer.accelerator.device)

@@ -54,11 +54,7 @@ class SignalWatch:
 
     @classmethod
     def of(cls, trainer: Host) -> "SignalWatch":
-        """Return the watch of a trainer.
-
-        Args:
-            trainer: A trainer with an environment.
-        """
+        """Return the watch of a trainer."""
         calls = trainer.args.steps_per_generation * trainer.num_iterations
         return cls(updates=calls // trainer.args.gradient_accumulation_steps)
 
@@ -215,18 +211,10 @@ def read_clipped(trainer: Host, share: float) -> Reading:
 
 
 def rounded(number: float | Tensor) -> float:
-    """Return a number with four significant digits, to be shown.
-
-    Args:
-        number: Any number.
-    """
+    """Return a number with four significant digits, to be shown."""
     return float(f"{float(number):.4g}")
 
 
 def joined(parts: Iterable[Tensor]) -> Float[Tensor, " entry"]:
-    """Return tensors end to end, none at all included.
-
-    Args:
-        parts: One-dimensional tensors.
-    """
+    """Return tensors end to end, none at all included."""
     return torch.cat([torch.zeros(0), *parts])

@@ -100,9 +100,6 @@ class ClippingNormalizer:
     def finish(self, accelerator: Accelerator) -> dict[str, float]:
         """Scale the reduced gradient of the optimizer step and forget it.
 
-        Args:
-            accelerator: Reduces over ranks.
-
         Returns:
             ``bias_norm``, ``gradient_norm`` and ``scale`` for the log.
         """
@@ -158,12 +155,7 @@ def _norm(tensors: Sequence[Tensor]) -> float:
 def normalizer_of(
     config: AgenticGRPOConfig, parameters: Sequence[nn.Parameter]
 ) -> ClippingNormalizer | None:
-    """Return SORL's normaliser, ``None`` if it is switched off.
-
-    Args:
-        config: The configuration.
-        parameters: The policy's trained parameters.
-    """
+    """Return SORL's normaliser, ``None`` if it is switched off."""
     if config.clip_normalization == "none":
         return None
     loss = loss_arguments(config)

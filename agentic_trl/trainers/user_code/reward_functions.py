@@ -51,9 +51,6 @@ def checked(reward_funcs: Sequence[Any]) -> list[Any]:
 def read_weights(weights: Sequence[Any]) -> list[float]:
     """Return ``reward_weights``.
 
-    Args:
-        weights: A number for each reward function.
-
     Raises:
         TypeError: If one is no number.
         ValueError: If one is not finite.
@@ -116,11 +113,6 @@ def score_evaluation(
     trainer: Host, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]
 ) -> list[Trajectory]:
     """Do the same for held-out episodes, of which ranks may hold different numbers.
-
-    Args:
-        trainer: A TRL trainer.
-        inputs: The tasks of this rank.
-        trajectories: Their episodes.
 
     Returns:
         The trajectories with their scores.

@@ -64,10 +64,6 @@ def held_out_dataset(specs: Mapping[str, EnvSpec], count: int) -> Dataset | None
 def refuse_unrewarded(specs: Mapping[str, EnvSpec], reward_funcs: Any) -> None:
     """Refuse environments that nothing scores.
 
-    Args:
-        specs: The environments by name.
-        reward_funcs: The trainer's argument.
-
     Raises:
         ValueError: If there is no reward function, and an environment earns no reward by itself.
     """
@@ -83,10 +79,6 @@ def refuse_unrewarded(specs: Mapping[str, EnvSpec], reward_funcs: Any) -> None:
 
 def refuse_unknown_columns(specs: Mapping[str, EnvSpec], dataset: Dataset) -> None:
     """Refuse columns that no environment takes.
-
-    Args:
-        specs: The environments by name.
-        dataset: Tasks.
 
     Raises:
         ValueError: If every environment names its columns and the dataset has another one.

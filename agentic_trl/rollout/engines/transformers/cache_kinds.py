@@ -48,11 +48,7 @@ class Cache(Protocol):
 
 
 def likely_cache(model: Any) -> CacheKind:
-    """Return the kind of cache that a model's configuration speaks for.
-
-    Args:
-        model: A causal language model.
-    """
+    """Return the kind of cache that a model's configuration speaks for."""
     return "slots" if SlotCache.fits(model) else "waves"
 
 

@@ -100,19 +100,11 @@ class TransformersEngine:
         self._scheduler = Scheduler(self._cache, max_tokens=self._max_tokens)
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Take requests in; see ``Engine.submit``.
-
-        Args:
-            requests: At most one open request of each episode.
-        """
+        """Take requests in; see ``Engine.submit``."""
         self._waiting += requests
 
     def release(self, episode: int) -> None:
-        """Forget an episode; see ``Engine.release``.
-
-        Args:
-            episode: Number of the episode, known or not.
-        """
+        """Forget an episode; see ``Engine.release``."""
         self._scheduler.release(episode)
 
     @torch.inference_mode()

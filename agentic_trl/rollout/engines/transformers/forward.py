@@ -93,9 +93,6 @@ def make_trainable(model: Any) -> None:
     """Replace tensors that passes in PyTorch's inference mode left in a model, as dynamic rotary buffers.
 
     Such a tensor takes part in no gradient and is not written to by DDP.
-
-    Args:
-        model: Any module.
     """
     for module in model.modules():
         kept = {**dict(module.named_buffers(recurse=False)), **vars(module)}

@@ -66,11 +66,7 @@ class NoCache:
         del self._contexts[slot][length:]
 
     def arrange(self, slots: Sequence[int]) -> None:
-        """Keep some slots, in a new order.
-
-        Args:
-            slots: The old slot of each new one.
-        """
+        """Keep some slots, in a new order."""
         self._contexts = [self._contexts[slot] for slot in slots]
 
     def extend(

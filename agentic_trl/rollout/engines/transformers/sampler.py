@@ -22,11 +22,7 @@ class Sampler:
     """Draws tokens by inverting the distribution function at given uniform numbers."""
 
     def __init__(self, sampling: Sampling) -> None:
-        """Set up the processors.
-
-        Args:
-            sampling: How tokens are drawn.
-        """
+        """Set up the processors."""
         self._temperature = sampling.temperature
         self._warpers = _warpers(sampling)
 

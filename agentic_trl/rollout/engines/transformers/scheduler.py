@@ -95,11 +95,7 @@ class Scheduler:
         return [slot for slot, state in self._taken() if state.request is not None]
 
     def release(self, episode: int) -> None:
-        """Empty the slot of an episode.
-
-        Args:
-            episode: Number of the episode, known or not.
-        """
+        """Empty the slot of an episode."""
         slot = self._slot_of(episode)
         if slot is not None:
             self._slots[slot] = None
@@ -233,11 +229,7 @@ def _best_source(
 
 
 def room(request: Request) -> int:
-    """Return the positions of a request's context and longest response.
-
-    Args:
-        request: The request.
-    """
+    """Return the positions of a request's context and longest response."""
     return len(request.context_ids) + request.max_new_tokens
 
 

@@ -91,11 +91,7 @@ class SlotCache:
 
     @staticmethod
     def fits(model: Any) -> bool:
-        """Return whether a model's layers and its attention can be fed this way.
-
-        Args:
-            model: A causal language model.
-        """
+        """Return whether a model's layers and its attention can be fed this way."""
         layers = DynamicCache(config=model.config).layers
         plain = bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
         return plain and model.config._attn_implementation in {"sdpa", "eager"}
@@ -180,11 +176,7 @@ class SlotCache:
         self.lengths[slot] = min(self.lengths[slot], length)
 
     def arrange(self, slots: Sequence[int]) -> None:
-        """Keep some slots, in a new order.
-
-        Args:
-            slots: The old slot of each new one.
-        """
+        """Keep some slots, in a new order."""
         moved = [(new, old) for new, old in enumerate(slots) if new != old]
         if moved:
             target, source = self._tensor(np.array(moved)).unbind(1)

@@ -84,11 +84,7 @@ class WaveCache:
         raise NotImplementedError("Waves copy no context.")
 
     def arrange(self, slots: Sequence[int]) -> None:
-        """Keep some slots, in a new order.
-
-        Args:
-            slots: The old slot of each new one.
-        """
+        """Keep some slots, in a new order."""
         place = {old: new for new, old in enumerate(slots)}
         self.lengths = [self.lengths[slot] for slot in slots]
         self._slots = [place.get(slot, -1) for slot in self._slots]

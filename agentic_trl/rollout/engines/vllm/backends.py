@@ -28,11 +28,7 @@ class ColocatedBackend:
         self._open: dict[str, tuple[str, Prompt]] = {}
 
     def ask(self, prompts: Sequence[Prompt]) -> None:
-        """Queue prompts.
-
-        Args:
-            prompts: Any number.
-        """
+        """Queue prompts."""
         if not prompts:
             return
         names = self._llm.enqueue(
@@ -86,11 +82,7 @@ class ServerBackend:
         self._open: dict[Future[Output], None] = {}
 
     def ask(self, prompts: Sequence[Prompt]) -> None:
-        """Send prompts.
-
-        Args:
-            prompts: Any number.
-        """
+        """Send prompts."""
         self._open |= dict.fromkeys(self._pool.submit(self._call, one) for one in prompts)
 
     def outputs(self) -> list[Output]:

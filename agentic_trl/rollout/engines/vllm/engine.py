@@ -65,11 +65,7 @@ class Backend(Protocol):
     """Samples prompts with vLLM."""
 
     def ask(self, prompts: Sequence[Prompt]) -> None:
-        """Take prompts in.
-
-        Args:
-            prompts: Any number.
-        """
+        """Take prompts in."""
         ...
 
     def outputs(self) -> list[Output]:
@@ -95,11 +91,7 @@ class Ranks:
     """Whether the group's first rank alone has a backend; otherwise each has one, all in step."""
 
     def gather(self, prompts: list[Prompt]) -> list[Prompt]:
-        """Return the prompts for the backends of this group, in order of rank.
-
-        Args:
-            prompts: Those of this rank.
-        """
+        """Return the prompts for the backends of this group, in order of rank."""
         if not self.together:
             return prompts
         parts: list[Any] = [None] * distributed.get_world_size(self.group)
@@ -155,11 +147,7 @@ class VLLMEngine:
         self.collective = self._ranks.together
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Take requests in; see ``Engine.submit``.
-
-        Args:
-            requests: At most one open request of each episode.
-        """
+        """Take requests in; see ``Engine.submit``."""
         self._waiting += requests
 
     def advance(self) -> list[tuple[int, Sample]]:
@@ -177,11 +165,7 @@ class VLLMEngine:
         return [(one.episode, self._read(one)) for one in mine]
 
     def release(self, episode: int) -> None:
-        """Do nothing: vLLM drops the cache of a prefix by itself.
-
-        Args:
-            episode: Number of the episode.
-        """
+        """Do nothing: vLLM drops the cache of a prefix by itself."""
 
     def finish(self) -> None:
         """Drop all requests."""
