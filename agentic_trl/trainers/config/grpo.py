@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from agentic_trl.trainers.config.checks import (
     check_reference,
     check_unused_knobs,
 )
-from agentic_trl.trainers.config.ranges import NotNegative, Positive, Share, check_ranges
+from agentic_trl.trainers.config.ranges import NotNegative, Positive, Share, check_ranges, knob
 from agentic_trl.trainers.config.rollout import RolloutConfig
 
 _BY_METHOD = "None takes the method's value."
@@ -30,121 +30,73 @@ class AgenticGRPOConfig(RolloutConfig):
 
     HAS_CRITIC: ClassVar[bool] = False
 
-    method: str = field(
-        default="grpo",
-        metadata={"help": f"Paper whose knobs are set: {', '.join(methods_of(critic=False))}."},
+    method: str = knob(
+        "grpo", help=f"Paper whose knobs are set: {', '.join(methods_of(critic=False))}."
     )
-    advantage: str | None = field(
-        default=None,
-        metadata={"help": f"Credit: {', '.join(credits_of(critic=False))}. {_BY_METHOD}"},
+    advantage: str | None = knob(
+        None, help=f"Credit: {', '.join(credits_of(critic=False))}. {_BY_METHOD}"
     )
-    scale_rewards: str | None = field(
-        default=None,
-        metadata={
-            "help": f"Division by the group's standard deviation: 'group', 'none'. {_BY_METHOD}"
-        },
+    scale_rewards: str | None = knob(
+        None, help=f"Division by the group's standard deviation: 'group', 'none'. {_BY_METHOD}"
     )
-    importance_sampling_level: str | None = field(
-        default=None,
-        metadata={"help": f"Level of the ratio: 'token', 'turn', 'sequence'. {_BY_METHOD}"},
+    importance_sampling_level: str | None = knob(
+        None, help=f"Level of the ratio: 'token', 'turn', 'sequence'. {_BY_METHOD}"
     )
-    epsilon: Share | None = field(
-        default=None, metadata={"help": f"Clip distance below 1, in [0, 1]. {_BY_METHOD}"}
+    epsilon: Share | None = knob(None, help=f"Clip distance below 1, in [0, 1]. {_BY_METHOD}")
+    epsilon_high: float | None = knob(
+        None, help=f"Clip distance above 1; the same as epsilon if unset. {_BY_METHOD}"
     )
-    epsilon_high: float | None = field(
-        default=None,
-        metadata={"help": f"Clip distance above 1; the same as epsilon if unset. {_BY_METHOD}"},
+    loss_aggregation: str | None = knob(
+        None,
+        help="Mean over 'token's, over 'turn's of token means, or over 'trajectory's of token "
+        f"means. {_BY_METHOD}",
     )
-    loss_aggregation: str | None = field(
-        default=None,
-        metadata={
-            "help": "Mean over 'token's, over 'turn's of token means, or over 'trajectory's of token "
-            f"means. {_BY_METHOD}"
-        },
+    per_device_eval_batch_size: int | None = knob(
+        None, help="Episodes played together in evaluation; None takes the training's number."
     )
-    per_device_eval_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Episodes played together in evaluation; None takes the training's number."
-        },
+    bf16: bool | None = knob(
+        None, help="Train in bfloat16; None does so where there is an accelerator."
     )
-    bf16: bool | None = field(
-        default=None,
-        metadata={"help": "Train in bfloat16; None does so where there is an accelerator."},
+    planpo_alpha_start: Share = knob(
+        0.1, help="Weight of the response level at the start, in [0, 1] (alpha_init, eq. 8)."
     )
-    planpo_alpha_start: Share = field(
-        default=0.1,
-        metadata={
-            "help": "Weight of the response level at the start, in [0, 1] (alpha_init, eq. 8)."
-        },
+    planpo_alpha_end: Share = knob(
+        0.05, help="Weight of the response level at the end, in [0, 1] (alpha_final, eq. 8)."
     )
-    planpo_alpha_end: Share = field(
-        default=0.05,
-        metadata={
-            "help": "Weight of the response level at the end, in [0, 1] (alpha_final, eq. 8)."
-        },
+    planpo_response_group: str = knob(
+        "success", help="Responses compared in A^S: those of 'success'es, or all 'active' (eq. 4)."
     )
-    planpo_response_group: str = field(
-        default="success",
-        metadata={
-            "help": "Responses compared in A^S: those of 'success'es, or all 'active' (eq. 4)."
-        },
+    gigpo_turn_weight: float = knob(1.0, help="Weight of the anchor-state advantage (w).")
+    token_weighting: str | None = knob(
+        None, help=f"Weight of tokens in the surrogate: 'uniform', 'actfocus'. {_BY_METHOD}"
     )
-    gigpo_turn_weight: float = field(
-        default=1.0, metadata={"help": "Weight of the anchor-state advantage (w)."}
+    actfocus_alpha: float = knob(0.3, help="Weight of reasoning tokens, in [0, 1] (alpha, eq. 6).")
+    actfocus_beta: float = knob(1.0, help="Largest extra weight of an action token (beta, eq. 6).")
+    actfocus_renormalize: bool = knob(
+        False, help="Divide the weights by their mean over the rollout batch."
     )
-    token_weighting: str | None = field(
-        default=None,
-        metadata={
-            "help": f"Weight of tokens in the surrogate: 'uniform', 'actfocus'. {_BY_METHOD}"
-        },
+    clip_normalization: str | None = knob(
+        None,
+        help="SORL's scale of the gradient: 'none', 'relative' 1/(1+|C|/|g|), 'floor' "
+        f"1/max(|C|, 1), 'paper' 1/|C|. {_BY_METHOD}",
     )
-    actfocus_alpha: float = field(
-        default=0.3, metadata={"help": "Weight of reasoning tokens, in [0, 1] (alpha, eq. 6)."}
+    sorl_norm: str = knob(
+        "exact", help="Norm of the clipping bias: 'exact' second gradient, or logit-space 'proxy'."
     )
-    actfocus_beta: float = field(
-        default=1.0, metadata={"help": "Largest extra weight of an action token (beta, eq. 6)."}
+    turn_gamma: Share | None = knob(None, help=f"Discount per turn, in [0, 1]. {_BY_METHOD}")
+    invalid_action_penalty: NotNegative = knob(
+        0.0, help="Taken off the reward of a turn without an accepted action; not for PlanPO."
     )
-    actfocus_renormalize: bool = field(
-        default=False, metadata={"help": "Divide the weights by their mean over the rollout batch."}
+    max_tokens_per_microbatch: Positive = knob(
+        8192, help="Padded tokens of a forward and backward pass; bounds the memory."
     )
-    clip_normalization: str | None = field(
-        default=None,
-        metadata={
-            "help": "SORL's scale of the gradient: 'none', 'relative' 1/(1+|C|/|g|), 'floor' "
-            f"1/max(|C|, 1), 'paper' 1/|C|. {_BY_METHOD}"
-        },
+    share_prefixes: bool = knob(
+        False,
+        help="Compute the common beginning of rows once in the update; needs attention 'sdpa', no critic.",
     )
-    sorl_norm: str = field(
-        default="exact",
-        metadata={
-            "help": "Norm of the clipping bias: 'exact' second gradient, or logit-space 'proxy'."
-        },
-    )
-    turn_gamma: Share | None = field(
-        default=None, metadata={"help": f"Discount per turn, in [0, 1]. {_BY_METHOD}"}
-    )
-    invalid_action_penalty: NotNegative = field(
-        default=0.0,
-        metadata={
-            "help": "Taken off the reward of a turn without an accepted action; not for PlanPO."
-        },
-    )
-    max_tokens_per_microbatch: Positive = field(
-        default=8192,
-        metadata={"help": "Padded tokens of a forward and backward pass; bounds the memory."},
-    )
-    share_prefixes: bool = field(
-        default=False,
-        metadata={
-            "help": "Compute the common beginning of rows once in the update; needs attention 'sdpa', no critic."
-        },
-    )
-    on_nonfinite_gradient: str = field(
-        default="stop",
-        metadata={
-            "help": "Effect of a NaN or infinite gradient: 'stop' the run, 'skip' the optimizer step."
-        },
+    on_nonfinite_gradient: str = knob(
+        "stop",
+        help="Effect of a NaN or infinite gradient: 'stop' the run, 'skip' the optimizer step.",
     )
 
     def __post_init__(self) -> None:

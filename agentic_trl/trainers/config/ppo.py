@@ -1,11 +1,11 @@
 """Configuration of the trainers with a critic (PPO, SO-PPO, StepPO, ACTFOCUS-PPO): learning rate, GAE, whitening."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentic_trl.renamed import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
-from agentic_trl.trainers.config.ranges import Share
+from agentic_trl.trainers.config.ranges import Share, knob
 
 
 @dataclass
@@ -17,47 +17,32 @@ class PPOConfig(AgenticGRPOConfig):
 
     HAS_CRITIC: ClassVar[bool] = True
 
-    method: str = field(
-        default="ppo",
-        metadata={"help": "Paper whose knobs are set: ppo, so-ppo, steppo, actfocus-ppo."},
+    method: str = knob("ppo", help="Paper whose knobs are set: ppo, so-ppo, steppo, actfocus-ppo.")
+    num_generations: int | None = knob(
+        1, help="Episodes of a task in a generation batch, at least 1."
     )
-    num_generations: int | None = field(
-        default=1, metadata={"help": "Episodes of a task in a generation batch, at least 1."}
+    critic_learning_rate: float = knob(
+        1e-5, help="Peak learning rate of the critic; the schedule is the policy's."
     )
-    critic_learning_rate: float = field(
-        default=1e-5,
-        metadata={"help": "Peak learning rate of the critic; the schedule is the policy's."},
+    critic_warmup_steps: int = knob(
+        0, help="Optimizer steps at the start in which only the critic learns."
     )
-    critic_warmup_steps: int = field(
-        default=0,
-        metadata={"help": "Optimizer steps at the start in which only the critic learns."},
+    cliprange_value: float = knob(
+        0.5, help="Range in which a value moves at full effect, reward units."
     )
-    cliprange_value: float = field(
-        default=0.5, metadata={"help": "Range in which a value moves at full effect, reward units."}
+    token_gamma: Share = knob(1.0, help="Discount per token of token_gae, in [0, 1].")
+    token_lambda: Share = knob(1.0, help="Trace decay per token of token_gae, in [0, 1].")
+    turn_lambda: Share = knob(1.0, help="Trace decay per turn of step_gae, in [0, 1].")
+    turn_credit: str | None = knob(
+        None,
+        help="'token': each token its own advantage; 'mean': the mean of the turn's, SORL lemma "
+        "4.1. None takes the method's value.",
     )
-    token_gamma: Share = field(
-        default=1.0, metadata={"help": "Discount per token of token_gae, in [0, 1]."}
+    whiten_advantages: bool = knob(
+        True, help="Subtract the batch's mean, divide by its standard deviation."
     )
-    token_lambda: Share = field(
-        default=1.0, metadata={"help": "Trace decay per token of token_gae, in [0, 1]."}
-    )
-    turn_lambda: Share = field(
-        default=1.0, metadata={"help": "Trace decay per turn of step_gae, in [0, 1]."}
-    )
-    turn_credit: str | None = field(
-        default=None,
-        metadata={
-            "help": "'token': each token its own advantage; 'mean': the mean of the turn's, SORL lemma "
-            "4.1. None takes the method's value."
-        },
-    )
-    whiten_advantages: bool = field(
-        default=True,
-        metadata={"help": "Subtract the batch's mean, divide by its standard deviation."},
-    )
-    bootstrap_truncated: bool = field(
-        default=False,
-        metadata={"help": "Value the final observation of an episode that was cut, instead of 0."},
+    bootstrap_truncated: bool = knob(
+        False, help="Value the final observation of an episode that was cut, instead of 0."
     )
 
     def __post_init__(self) -> None:

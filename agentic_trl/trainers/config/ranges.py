@@ -1,10 +1,15 @@
-"""Ranges of knobs, which stand in the annotations of their fields."""
+"""Knobs: fields with a help text, and ranges, which stand in the annotations of the fields."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from trl import GRPOConfig
+
+
+def knob(default: object, *, help: str) -> Any:
+    """Return a field of a configuration, whose help text the command line shows."""
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, slots=True)

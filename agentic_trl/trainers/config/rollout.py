@@ -1,12 +1,12 @@
 """Configuration of rollouts: limits, history, sampling, engine, environments."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from trl import GRPOConfig
 
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.trainers.config.ranges import Count, NotNegative, Positive, Seconds, Share
+from agentic_trl.trainers.config.ranges import Count, NotNegative, Positive, Seconds, Share, knob
 from agentic_trl.user_values import as_texts
 
 
@@ -14,130 +14,87 @@ from agentic_trl.user_values import as_texts
 class RolloutConfig(GRPOConfig):
     """TRL's configuration, and what the playing of episodes needs beside it."""
 
-    environment_kwargs: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Arguments that the environment is built with."}
+    environment_kwargs: dict[str, Any] | str | None = knob(
+        None, help="Arguments that the environment is built with."
     )
-    num_train_tasks: Positive = field(
-        default=512, metadata={"help": "Tasks made for training when no dataset is given."}
+    num_train_tasks: Positive = knob(512, help="Tasks made for training when no dataset is given.")
+    num_eval_tasks: Positive = knob(
+        64, help="Held-out tasks made for evaluation when no dataset is given."
     )
-    num_eval_tasks: Positive = field(
-        default=64,
-        metadata={"help": "Held-out tasks made for evaluation when no dataset is given."},
+    max_turns: Positive | None = knob(
+        None, help="Turns of an episode; None takes the environment's number."
     )
-    max_turns: Positive | None = field(
-        default=None, metadata={"help": "Turns of an episode; None takes the environment's number."}
+    max_tokens_per_turn: Positive | None = knob(
+        None, help="Sampled tokens of a response; None takes max_completion_length."
     )
-    max_tokens_per_turn: Positive | None = field(
-        default=None,
-        metadata={"help": "Sampled tokens of a response; None takes max_completion_length."},
+    max_tokens_per_trajectory: Positive | None = knob(
+        None, help="Sampled tokens of an episode; None for no limit."
     )
-    max_tokens_per_trajectory: Positive | None = field(
-        default=None, metadata={"help": "Sampled tokens of an episode; None for no limit."}
+    max_context_tokens: Positive | None = knob(
+        None, help="Prompt and response together; None takes what the model's config allows."
     )
-    max_context_tokens: Positive | None = field(
-        default=None,
-        metadata={
-            "help": "Prompt and response together; None takes what the model's config allows."
-        },
+    history: str = knob(
+        "full",
+        help="Messages that a prompt shows: the 'full' conversation, a 'window' of it, or what a function makes "
+        "of the messages so far ('module:function', or the function itself).",
     )
-    history: str = field(
-        default="full",
-        metadata={
-            "help": "Messages that a prompt shows: the 'full' conversation, a 'window' of it, or what a function makes "
-            "of the messages so far ('module:function', or the function itself)."
-        },
+    history_window: Count | None = knob(
+        None, help="Past turns that history='window' shows besides the current observation."
     )
-    history_window: Count | None = field(
-        default=None,
-        metadata={
-            "help": "Past turns that history='window' shows besides the current observation."
-        },
+    stop_strings: list[str] | None = knob(
+        None, help="Texts that end a response early, such as '</search>'; one or a list."
     )
-    stop_strings: list[str] | None = field(
-        default=None,
-        metadata={"help": "Texts that end a response early, such as '</search>'; one or a list."},
+    response_prefill: str = knob(
+        "", help="Beginning of every response that the prompt already holds, such as '<think>'."
     )
-    response_prefill: str = field(
-        default="",
-        metadata={
-            "help": "Beginning of every response that the prompt already holds, such as '<think>'."
-        },
+    eval_temperature: NotNegative | None = knob(
+        None, help="Temperature of evaluation; 0 is greedy, None the training temperature."
     )
-    eval_temperature: NotNegative | None = field(
-        default=None,
-        metadata={"help": "Temperature of evaluation; 0 is greedy, None the training temperature."},
+    success_threshold: float | None = knob(
+        None,
+        help="Final score, reward functions included, from which an episode is a success, unless the environment "
+        "says itself; None takes the environment's.",
     )
-    success_threshold: float | None = field(
-        default=None,
-        metadata={
-            "help": "Final score, reward functions included, from which an episode is a success, unless the environment "
-            "says itself; None takes the environment's."
-        },
+    rollout_engine: str = knob(
+        "auto",
+        help="Engine that samples: 'transformers', 'vllm', or 'auto': vllm if use_vllm is set.",
     )
-    rollout_engine: str = field(
-        default="auto",
-        metadata={
-            "help": "Engine that samples: 'transformers', 'vllm', or 'auto': vllm if use_vllm is set."
-        },
+    engine_slots: Positive | None = knob(
+        None, help="Episodes in flight at a time; the next starts when one ends. None for all."
     )
-    engine_slots: Positive | None = field(
-        default=None,
-        metadata={
-            "help": "Episodes in flight at a time; the next starts when one ends. None for all."
-        },
+    engine_max_cache_tokens: Positive | None = knob(
+        None,
+        help="Tokens that the rollout's key-value cache holds at most, all episodes; None for no limit.",
     )
-    engine_max_cache_tokens: Positive | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens that the rollout's key-value cache holds at most, all episodes; None for no limit."
-        },
+    engine_probe: bool = knob(
+        True,
+        help="Check at the start that the model samples, scores and trains as a plain forward pass does.",
     )
-    engine_probe: bool = field(
-        default=True,
-        metadata={
-            "help": "Check at the start that the model samples, scores and trains as a plain forward pass does."
-        },
+    rollout_order: str = knob(
+        "arrival",
+        help="'arrival': an episode whose environment has answered joins the next pass; 'rounds': a pass waits for every environment "
+        "in flight, so that runs with workers repeat bit for bit.",
     )
-    rollout_order: str = field(
-        default="arrival",
-        metadata={
-            "help": "'arrival': an episode whose environment has answered joins the next pass; 'rounds': a pass waits for every environment "
-            "in flight, so that runs with workers repeat bit for bit."
-        },
+    env_workers: Count = knob(
+        0, help="Workers that reset and step environments; 0 does it in between, one by one."
     )
-    env_workers: Count = field(
-        default=0,
-        metadata={
-            "help": "Workers that reset and step environments; 0 does it in between, one by one."
-        },
+    env_worker_kind: str = knob(
+        "thread", help="'thread', or 'process' for environments that need a core or may crash."
     )
-    env_worker_kind: str = field(
-        default="thread",
-        metadata={"help": "'thread', or 'process' for environments that need a core or may crash."},
+    env_timeout: Seconds | None = knob(
+        None, help="Seconds that a reset or a step may take; needs env_workers. None for no limit."
     )
-    env_timeout: Seconds | None = field(
-        default=None,
-        metadata={
-            "help": "Seconds that a reset or a step may take; needs env_workers. None for no limit."
-        },
+    env_retries: Count = knob(
+        2,
+        help="Times that a failed episode is played anew, in a fresh environment, before it is left out.",
     )
-    env_retries: Count = field(
-        default=2,
-        metadata={
-            "help": "Times that a failed episode is played anew, in a fresh environment, before it is left out."
-        },
+    max_failed_fraction: Share = knob(
+        0.5,
+        help="Share of failed environments in a batch, or in an evaluation, above which the run stops.",
     )
-    max_failed_fraction: Share = field(
-        default=0.5,
-        metadata={
-            "help": "Share of failed environments in a batch, or in an evaluation, above which the run stops."
-        },
-    )
-    log_trajectories: bool = field(
-        default=True,
-        metadata={
-            "help": "Write one generation per logging_steps to output_dir/trajectories as JSON lines."
-        },
+    log_trajectories: bool = knob(
+        True,
+        help="Write one generation per logging_steps to output_dir/trajectories as JSON lines.",
     )
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [

@@ -35,7 +35,11 @@ class Cache(Protocol):
         ...
 
     def arrange(self, slots: Sequence[int]) -> None:
-        """Keep some slots, in a new order."""
+        """Keep some slots, in a new order.
+
+        Args:
+            slots: The old slot of each new one.
+        """
         ...
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], lengths: Sequence[int]) -> None:
