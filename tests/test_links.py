@@ -28,7 +28,7 @@ ELSEWHERE = {
     r"(recipes/)?results/<recipe>\.jsonl|tests/reference/<paper>\.py|<environment>/.*": "a pattern of names",
     r"frozen_lake-grpo\.jsonl": "the name of a file in recipes/results",
     r"ori_pqal\.json|train\.json|json_2\.1\.1|items_\w+\.json|\.json": "data sets of others",
-    r"my_package/.*": "a reader's own",
+    r"my_package/.*|agentic_trl/algorithms/leave_one_out\.py": "a reader's own",
     r"retrieval_server\.py|(arft|ragen)/.*": "in the repositories of papers",
 }
 """Paths that are no files of the repository, and what they are."""
