@@ -111,9 +111,8 @@ def _agree(probe: Callable[[], Findings]) -> Findings:
         outcome = probe()
     except ValueError as error:
         outcome = str(error)
-    except (
-        Exception
-    ) as error:  # other ranks wait for this one, whatever a model of strangers raises
+    # Other ranks wait for this one, whatever a model of strangers raises.
+    except Exception as error:
         outcome = (
             f"The check of the model before its first episode failed with {type(error).__name__}: {error}. Mend the model, "
             "or pass engine_probe=False at your own risk."

@@ -145,9 +145,8 @@ def build_vllm(trainer: Host) -> TrainedVLLM:
         ValueError: If a server's log-probabilities are not the policy's.
     """
     args, accelerator = trainer.args, trainer.accelerator
-    half = (
-        accelerator.mixed_precision == "bf16"
-    )  # then the trainer computes in bfloat16, whatever it stores
+    # In mixed precision the trainer computes in bfloat16, whatever it stores.
+    half = accelerator.mixed_precision == "bf16"
     dtype = torch.bfloat16 if half else trainer.model.dtype
     sampling = args.sampling
     built = TrainedVLLM(

@@ -25,9 +25,8 @@ def probe_ids(model: Model, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         tokenizer.eos_token_id,
         tokenizer.pad_token_id,
     }
-    needed = max(
-        known - unused, default=0
-    )  # an added token may be of a picture, which no text holds
+    # An added token may be of a picture, which no text holds.
+    needed = max(known - unused, default=0)
     if needed >= readable:
         raise ValueError(
             f"The tokenizer has ids up to {needed}, but {type(model).__name__} reads {readable} of them, expected "

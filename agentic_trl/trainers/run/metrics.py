@@ -69,9 +69,8 @@ def log_texts(
         sums[row.trajectory][1] += int((row.turn_of_token >= 0).sum())
     means = [total / max(count, 1) if sets else float("nan") for total, count in sums]
     logs = trainer._logs
-    alone = (
-        len(trainer.reward_funcs) == 1
-    )  # others have their columns by now, the environment's among them
+    # Beside others the environment's score has its column by now, as they have.
+    alone = len(trainer.reward_funcs) == 1
     mine = [
         (one.messages, one.first_response, one.score, mean)
         for one, mean in zip(trajectories, means, strict=True)

@@ -129,9 +129,8 @@ def score_evaluation(
             "functions are asked by all of them together. Give more held-out tasks (num_eval_tasks) or attempts "
             "(num_generations_eval)."
         )
-    missing = max(counts) - len(
-        trajectories
-    )  # repeated and dropped again: ranks must hold equally many
+    # Repeated and dropped again: ranks must hold equally many.
+    missing = max(counts) - len(trajectories)
     padded = [*trajectories, *[trajectories[0]] * missing]
     first = trainer.accelerator.process_index * max(counts)
     scored = add_reward_functions(
