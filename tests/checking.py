@@ -3,15 +3,14 @@
 Tests put stand-ins in the place of objects of the host libraries, so these are not checked.
 """
 
-from typing import Any
-
 from accelerate import Accelerator
 from beartype import BeartypeConf, FrozenDict, beartype
-from transformers import PreTrainedTokenizerBase
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer
 
-HOSTS = (Accelerator, PreTrainedTokenizerBase, GRPOConfig, GRPOTrainer)
+HOSTS = (PreTrainedModel, PeftModel, Accelerator, PreTrainedTokenizerBase, GRPOConfig, GRPOTrainer)
 
 typechecker = beartype(
-    conf=BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict(dict.fromkeys(HOSTS, Any)))
+    conf=BeartypeConf(is_pep484_tower=True, hint_overrides=FrozenDict(dict.fromkeys(HOSTS, object)))
 )

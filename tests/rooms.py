@@ -3,6 +3,7 @@
 python -m tests.rooms        prints the pictures of docs/design.md
 """
 
+import argparse
 import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -68,6 +69,7 @@ def mermaid(subpackage):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for one in SUBPACKAGES:
         pairs, rooms = arrows(one)
         try:

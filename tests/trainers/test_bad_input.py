@@ -141,6 +141,7 @@ def test_a_temperature_of_zero_in_training(tmp_path):
         train(tmp_path, Countdown, changes={"temperature": 0.0})
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_configuration_of_the_other_kind(tmp_path):
     with pytest.raises(
         TypeError, match="AgenticPPOTrainer got a AgenticGRPOConfig, expected PPOConfig"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from accelerate import Accelerator
 from jaxtyping import Float
+from peft import PeftModel
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
 from agentic_trl.types import Trajectory, TurnTable
 
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
     from agentic_trl.trainers.update.signals import SignalWatch
     from agentic_trl.trainers.update.sorl import ClippingNormalizer
 
-    # The attributes of a torch module are tensors or modules to mypy, and a model has others.
-    Model: TypeAlias = Any
-else:
-    Model = nn.Module
+Model: TypeAlias = PreTrainedModel | PeftModel
+"""A model of transformers, with or without adapters, and what Accelerate makes of it."""
 
 
 class Host(Protocol):

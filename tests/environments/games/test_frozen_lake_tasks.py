@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-from agentic_trl.environments import splits
+from agentic_trl import splits
 from agentic_trl.environments.games import frozen_lake
 from agentic_trl.environments.games.frozen_lake import FrozenLake, FrozenLakeOracle, shortest_path
 

@@ -28,7 +28,7 @@ from collections import deque
 
 import pytest
 
-from agentic_trl.environments import splits
+from agentic_trl import splits
 from agentic_trl.environments.games import sokoban, sokoban_levels
 from agentic_trl.environments.games.sokoban import Sokoban, SokobanOracle
 from agentic_trl.environments.games.sokoban_levels import (

@@ -44,7 +44,7 @@ def on_two_ranks(name, folder, *, script="two_ranks.py"):
         "2",
         "--standalone",
     ]
-    arguments = [str(ROOT / "tests" / "trainers" / script), name, str(folder)]
+    arguments = [str(ROOT / "tests" / "trainers" / "ranks" / script), name, str(folder)]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
