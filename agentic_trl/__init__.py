@@ -7,7 +7,7 @@ Names are imported on first use, so that ``import agentic_trl`` is cheap and the
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agentic_trl.renamed import accept_old_modules
+from agentic_trl.old_names import accept_old_modules
 
 if TYPE_CHECKING:
     from agentic_trl.assets import tiny_policy

@@ -20,9 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from agentic_trl.ops.cuts import best_cuts
+from agentic_trl.ops.padded_batches import best_cuts
 from agentic_trl.ops.prefixes import prefix_trees
-from agentic_trl.tables import is_left_out
+from agentic_trl.turn_table import is_left_out
 from agentic_trl.types import TokenBatch, TokenKind, Trajectory, Turn
 
 Aggregation = Literal["token", "turn", "trajectory"]

@@ -15,7 +15,7 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from agentic_trl.renamed import COLUMNS, accept_old_fields
+from agentic_trl.old_names import COLUMNS, accept_old_fields
 
 
 class StopReason(StrEnum):
@@ -84,7 +84,7 @@ class Turn:
     state_key: str | None = None
     """Identity of the state in which the action was chosen; ``None`` if states cannot be compared."""
     penalty: float = 0.0
-    """Non-negative amount that ``tables.turn_table`` takes off, because the action was missing or refused."""
+    """Non-negative amount that ``turn_table`` takes off, because the action was missing or refused."""
     truncated: bool = False
     """Whether the response was cut by a token limit before the policy ended it."""
     seconds: float = 0.0

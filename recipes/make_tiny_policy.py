@@ -35,7 +35,7 @@ from agentic_trl.evaluation import EpisodeRecord, summarize
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
-from agentic_trl.rollout.env_pool.attributes import read_setup
+from agentic_trl.rollout.env_pool.env_attributes import read_setup
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory

@@ -36,7 +36,7 @@ from agentic_trl import (
     tiny_policy,
 )
 from agentic_trl.methods import methods_of
-from agentic_trl.renamed import KNOBS, new_flags
+from agentic_trl.old_names import KNOBS, new_flags
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
 from recipes import records

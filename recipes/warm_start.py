@@ -25,7 +25,7 @@ from trl import SFTConfig, SFTTrainer, get_peft_config
 
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.trainers.config.arguments import rollout_settings
-from agentic_trl.trainers.model.facts import context_limit
+from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.user_code.tasks import resolve_environments, task_dataset
 
 

@@ -16,9 +16,9 @@ import tests.checking  # noqa: F401  named below
 from tests.rooms import modules
 from tests.tolerances import doubles as in_doubles
 
-# `renamed` counts the frames to the user's line. Fields of a configuration take more than the command line does
+# `old_names` counts the frames to the user's line. Fields of a configuration take more than the command line does
 # (a function, an object), and have no shape.
-UNCHECKED = {"renamed", "trainers.config.rollout", "trainers.config.grpo", "trainers.config.ppo"}
+UNCHECKED = {"old_names", "trainers.config.rollout", "trainers.config.grpo", "trainers.config.ppo"}
 jaxtyping.install_import_hook(
     [
         f"agentic_trl.{name}"

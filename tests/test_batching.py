@@ -21,7 +21,7 @@ from agentic_trl.batching import (
     empty_row,
     pad_rows,
 )
-from agentic_trl.tables import is_truncated, turn_table
+from agentic_trl.turn_table import is_truncated, turn_table
 from agentic_trl.types import StopReason, Trajectory, Turn
 
 

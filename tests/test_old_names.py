@@ -1,7 +1,7 @@
 """What was written for the version before runs: the README that it had, and a script for each old name.
 
 ``tests/data/readme_0.0.md`` is the README of commit fef6e8b. That each old name is translated rightly, and what is said
-of two names at once, is in ``tests/test_renamed.py``.
+of two names at once, is in ``tests/test_old_name_warnings.py``.
 
 Mutations seen red: an old knob, an old module and ``accept_old_fields`` of ``TurnTable`` taken out of the package; a knob
 that is renamed without a script here; ``WebShop`` out of its package; a setting that the old README shows refused.
@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 
-from agentic_trl.renamed import COLUMNS, KNOBS, MODULES
+from agentic_trl.old_names import COLUMNS, KNOBS, MODULES
 from tests.paths import ROOT
 from tests.snippets import blocks, calls, presupposed, resolve_calls, run, small_world, spans
 

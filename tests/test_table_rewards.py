@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trl.algorithms.gigpo import gigpo_advantage
-from agentic_trl.tables import turn_table
+from agentic_trl.turn_table import turn_table
 from agentic_trl.types import StopReason, Trajectory, Turn
 
 amounts = st.floats(-1e3, 1e3, width=32)

@@ -9,7 +9,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trl.tables import (
+from agentic_trl.turn_table import (
     concatenate_tables,
     turn_table,
 )

@@ -22,9 +22,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentic_trl.algorithms.grpo import grpo_advantage
+from agentic_trl.old_names import accepts_old_names
 from agentic_trl.ops.groups import Scale, normalize_in_groups
 from agentic_trl.ops.returns import discounted_return
-from agentic_trl.renamed import accepts_old_names
 from agentic_trl.types import TurnTable
 
 

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 
-from agentic_trl.splits import first_seed
+from agentic_trl.task_splits import first_seed
 from agentic_trl.user_values import as_texts
 
 

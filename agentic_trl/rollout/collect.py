@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentic_trl.rollout.engines.base import Request
-from agentic_trl.rollout.env_pool.host import Reply, Stepped
+from agentic_trl.rollout.env_pool.checked_calls import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.episode.play import Episode, Reset, Rollout, Step, play
 from agentic_trl.rollout.task import Start

@@ -18,7 +18,7 @@ from agentic_trl.batching import build_rows
 from agentic_trl.environments.base import Environment, Oracle
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.rollout.engines.base import Request, Sample
-from agentic_trl.rollout.env_pool.attributes import read_setup
+from agentic_trl.rollout.env_pool.env_attributes import read_setup
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
 from agentic_trl.rollout.text.chat import ChatFormat
 from agentic_trl.types import Trajectory

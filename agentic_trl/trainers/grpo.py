@@ -17,16 +17,16 @@ from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
 from agentic_trl.trainers.hooks import EnvironmentHooks
-from agentic_trl.trainers.model.adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.dropout import disable_dropout
-from agentic_trl.trainers.model.given import take_over
+from agentic_trl.trainers.model.leftovers import take_over
 from agentic_trl.trainers.model.output_layer import HeadUse
+from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.reference import keep_reference
 from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
 from agentic_trl.trainers.model.vllm import choose_engine, require_vllm
 from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
-from agentic_trl.trainers.user_code.copies import guarded
+from agentic_trl.trainers.user_code.own_copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
 from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward
 from agentic_trl.trainers.user_code.tasks import (

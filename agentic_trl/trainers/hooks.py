@@ -36,7 +36,7 @@ from agentic_trl.trainers.run.checkpoints import (
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
-from agentic_trl.trainers.run.state import EpochSampler
+from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
 from agentic_trl.trainers.update.credit import group_credit

@@ -33,7 +33,7 @@ from agentic_trl.environments.registry import (
     resolve_environment,
 )
 from agentic_trl.environments.spec import EnvSpec
-from agentic_trl.splits import EVAL_SEED_OFFSET
+from agentic_trl.task_splits import EVAL_SEED_OFFSET
 from tests.paths import ROOT
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agentic_trl.rollout.task import Limits
-from agentic_trl.tables import turn_table
+from agentic_trl.turn_table import turn_table
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (
     COMPLAINT,

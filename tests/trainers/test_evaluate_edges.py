@@ -23,7 +23,7 @@ from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.model import loading
-from agentic_trl.trainers.model.facts import context_limit
+from agentic_trl.trainers.model.context_limit import context_limit
 from tests.tiny import WORDS, Countdown, make_args, make_model, make_tokenizer
 
 pytestmark = pytest.mark.trainer

@@ -15,10 +15,10 @@ from transformers import TrainerCallback
 from agentic_trl import evaluate
 from agentic_trl.algorithms.grpo import grpo_advantage
 from agentic_trl.batching import build_rows
+from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults
 from agentic_trl.evaluation import EpisodeRecord
-from agentic_trl.faults import refuse_broken_batch, summarize_faults
-from agentic_trl.tables import turn_table
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.turn_table import turn_table
 from agentic_trl.types import Fault, StopReason
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, scripted_trajectories
 

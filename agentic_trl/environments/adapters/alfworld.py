@@ -14,7 +14,7 @@ from typing import Any
 
 from agentic_trl.environments.adapters.common import need, system_message
 from agentic_trl.environments.adapters.textworld import TextGame
-from agentic_trl.splits import first_seed, first_tasks
+from agentic_trl.task_splits import first_seed, first_tasks
 
 LAYOUT = "json_2.1.1"
 """Folder of the games under ``$ALFWORLD_DATA``."""

@@ -17,7 +17,7 @@ from agentic_trl.environments.adapters.common import (
     with_choices,
 )
 from agentic_trl.environments.base import StepResult, TextEnv, require_running
-from agentic_trl.splits import first_seed, first_tasks
+from agentic_trl.task_splits import first_seed, first_tasks
 from agentic_trl.user_values import read_flag
 
 JAVA_OPTIONS = "-Xmx512m -XX:+UseSerialGC"

@@ -26,7 +26,7 @@ from agentic_trl.environments.games.moves import (
     turn_rule,
     write_moves,
 )
-from agentic_trl.splits import seeded_tasks, split_of
+from agentic_trl.task_splits import seeded_tasks, split_of
 
 SEARCH_LIMIT = 200_000
 """Seeds that ``FrozenLake.make_tasks`` tries before it gives up."""

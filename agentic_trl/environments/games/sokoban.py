@@ -26,7 +26,7 @@ from agentic_trl.environments.games.sokoban_levels import (
     solve,
     write_level,
 )
-from agentic_trl.splits import seeded_tasks, split_of
+from agentic_trl.task_splits import seeded_tasks, split_of
 
 SEARCH_LIMIT = 20_000
 """Seeds that ``Sokoban.make_tasks`` tries before it gives up."""

@@ -21,7 +21,7 @@ from agentic_trl.environments.games.sudoku_puzzles import (
     solved_grid,
     write_grid,
 )
-from agentic_trl.splits import seeded_tasks, split_of
+from agentic_trl.task_splits import seeded_tasks, split_of
 
 DEFAULT_GIVENS = {4: 10, 9: 36}
 """Givens of a generated puzzle by size: RAGEN's difficulty "easy"."""

@@ -16,7 +16,7 @@ from agentic_trl.environments.qa.retrieval import (
     index_of_file,
     show,
 )
-from agentic_trl.splits import first_seed, first_tasks
+from agentic_trl.task_splits import first_seed, first_tasks
 
 OWN = "own"
 """Value of ``corpus`` that stands for the passages that come with the questions."""

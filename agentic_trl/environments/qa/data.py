@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from agentic_trl.environments.qa.corpus import Passage, as_text, once, read_lines
-from agentic_trl.splits import split_of
+from agentic_trl.task_splits import split_of
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """Names of options, in order."""

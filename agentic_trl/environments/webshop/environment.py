@@ -14,7 +14,7 @@ from agentic_trl.environments.webshop.catalog import Catalog, Goal, Product, loa
 from agentic_trl.environments.webshop.pages import BUY, PAGE, Page, describe, links_of
 from agentic_trl.environments.webshop.reward import purchase_reward
 from agentic_trl.environments.webshop.synthetic import synthetic_catalog
-from agentic_trl.splits import first_seed, first_tasks, split_of
+from agentic_trl.task_splits import first_seed, first_tasks, split_of
 
 RESULTS = 50
 """Most results of a search."""

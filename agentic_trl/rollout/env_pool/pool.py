@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 
 from agentic_trl.environments.base import Environment
-from agentic_trl.rollout.env_pool.host import Call, EventLoop, Failure, Host, Reply
+from agentic_trl.rollout.env_pool.checked_calls import Call, EventLoop, Failure, Host, Reply
 from agentic_trl.rollout.env_pool.process import GRACE, RemoteHost
 from agentic_trl.rollout.env_pool.workers import InlineWorker, Outbox, ThreadWorker, Worker
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle
 
-from agentic_trl.rollout.env_pool.host import Failure, Host, Reply
+from agentic_trl.rollout.env_pool.checked_calls import Failure, Host, Reply
 
 GRACE = 5.0
 """Seconds that an environment gets to close itself."""

@@ -7,7 +7,7 @@ import time
 import traceback
 from queue import SimpleQueue
 
-from agentic_trl.rollout.env_pool.host import Call, Host, Reply
+from agentic_trl.rollout.env_pool.checked_calls import Call, Host, Reply
 from agentic_trl.rollout.env_pool.process import RemoteHost
 
 logger = logging.getLogger(__name__)

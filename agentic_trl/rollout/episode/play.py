@@ -9,8 +9,8 @@ import numpy as np
 from jinja2 import TemplateError
 
 from agentic_trl.rollout.engines.base import Engine, Request, Sample
-from agentic_trl.rollout.env_pool.attributes import EnvironmentSetup
-from agentic_trl.rollout.env_pool.host import Failure, Opened, Reply, Stepped
+from agentic_trl.rollout.env_pool.checked_calls import Failure, Opened, Reply, Stepped
+from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
 from agentic_trl.rollout.episode.record import Record
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from agentic_trl.rollout.engines.base import Sample
-from agentic_trl.rollout.env_pool.host import Stepped
+from agentic_trl.rollout.env_pool.checked_calls import Stepped
 from agentic_trl.rollout.task import Start
 from agentic_trl.rollout.text.chat import Conversation, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse

@@ -8,7 +8,7 @@ from typing import Any
 from trl import GRPOConfig
 
 from agentic_trl.methods import DEFAULTS, credits_of, methods_of, readers
-from agentic_trl.ops.correction import CORRECTION_MODES
+from agentic_trl.ops.sampler_correction import CORRECTION_MODES
 from agentic_trl.trainers.config.trl_fields import refused_settings
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from agentic_trl.methods import DEFAULTS, METHODS, credits_of, methods_of
-from agentic_trl.renamed import KNOBS, accept_old_fields
+from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.checks import (
     check_names,
     check_reference,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from agentic_trl.renamed import KNOBS, accept_old_fields
+from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.ranges import Share, knob
 

@@ -16,7 +16,6 @@ from trl.trainer.utils import use_adapter
 from agentic_trl.algorithms.actfocus import token_energy
 from agentic_trl.batching import pad_rows, unsampled_row
 from agentic_trl.trainers.config.host import Host, Model
-from agentic_trl.trainers.model.adapters import REFERENCE, keep_start, same_flags
 from agentic_trl.trainers.model.forward import (
     causal_model,
     laid_out,
@@ -26,6 +25,7 @@ from agentic_trl.trainers.model.forward import (
 )
 from agentic_trl.trainers.model.frozen_copy import frozen_copy
 from agentic_trl.trainers.model.output_layer import HeadUse, head_sees
+from agentic_trl.trainers.model.peft_adapters import REFERENCE, keep_start, same_flags
 from agentic_trl.trainers.model.precision import in_float32
 from agentic_trl.trainers.ranks.sharded import gathered, prepare_reference
 from agentic_trl.types import TokenBatch, TokenKind

@@ -23,7 +23,7 @@ from agentic_trl.rollout.engines.vllm.backends import ColocatedBackend, ServerBa
 from agentic_trl.rollout.engines.vllm.engine import Backend, Ranks, VLLMEngine, sampling_arguments
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Host, Model
-from agentic_trl.trainers.model.facts import context_limit
+from agentic_trl.trainers.model.context_limit import context_limit
 
 SERVER_CALLS = 64
 """Calls to a server in flight at a time: the connections that TRL's client keeps open."""

@@ -16,8 +16,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.model.adapters import same_flags
-from agentic_trl.trainers.run.state import load_state, save_state
+from agentic_trl.trainers.model.peft_adapters import same_flags
+from agentic_trl.trainers.run.resume_state import load_state, save_state
 from agentic_trl.trainers.run.trajectories import remove_traces
 
 PARTIAL = "_partial"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from accelerate.utils import gather_object
 
 from agentic_trl.batching import EpisodeSet
+from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults, warn_of_useless_batch
 from agentic_trl.evaluation import EpisodeRecord, summarize, summarize_tasks
-from agentic_trl.faults import refuse_broken_batch, summarize_faults, warn_of_useless_batch
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.types import Trajectory
 

@@ -3,7 +3,7 @@
 A file per logged generation and rank under ``output_dir/trajectories``; a line per trajectory, readable
 with ``datasets.load_dataset("json", data_files=...)``. Non-ASCII and control characters are escaped. A file
 appears when its last line is written, and a resumed run first removes those that lie after its checkpoint:
-no line stands twice or by half. Columns whose names have changed stand under both (``renamed.COLUMNS``).
+no line stands twice or by half. Columns whose names have changed stand under both (``old_names.COLUMNS``).
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trl.batching import EpisodeSet, Row
-from agentic_trl.renamed import COLUMNS
+from agentic_trl.old_names import COLUMNS
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.types import Trajectory, Turn
 

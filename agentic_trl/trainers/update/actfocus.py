@@ -12,9 +12,9 @@ from torch import Tensor
 
 from agentic_trl.algorithms.actfocus import token_weight
 from agentic_trl.batching import Row
-from agentic_trl.tables import is_left_out
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.collective import sum_over_ranks
+from agentic_trl.turn_table import is_left_out
 from agentic_trl.types import TokenKind, Trajectory
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from agentic_trl.batching import Row
 from agentic_trl.methods import CREDITS
 from agentic_trl.ops.returns import spread_turns
-from agentic_trl.tables import concatenate_tables, turn_table
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.collective import own_slice
 from agentic_trl.trainers.update.signal_causes import read_credit
 from agentic_trl.trainers.update.signals import watch_signals
+from agentic_trl.turn_table import concatenate_tables, turn_table
 from agentic_trl.types import Trajectory, TurnTable
 
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from agentic_trl.trainers.config.host import Host, Model
-from agentic_trl.trainers.model.adapters import plain_start, same_flags
 from agentic_trl.trainers.model.dropout import disable_dropout
 from agentic_trl.trainers.model.frozen_copy import independent_copy
-from agentic_trl.trainers.model.given import strip
+from agentic_trl.trainers.model.leftovers import strip
+from agentic_trl.trainers.model.peft_adapters import plain_start, same_flags
 from agentic_trl.trainers.model.value_model import ValueModel
 from agentic_trl.types import TokenBatch
 
@@ -234,7 +234,7 @@ def _accept_values(base: Model) -> None:
     """Let the base model's forward return values when it is called with ``values=True``."""
     inner = base.forward
 
-    @no_type_check  # a wrapper of this function would not have its name, by which `given` finds it
+    @no_type_check  # a wrapper of this function would not have its name, by which `leftovers` finds it
     def forward(*arguments: Any, values: bool = False, **keywords: Any) -> Any:
         if not values:
             return inner(*arguments, **keywords)

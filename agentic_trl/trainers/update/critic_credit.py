@@ -14,13 +14,13 @@ from agentic_trl.algorithms.steppo import value_loss, whiten
 from agentic_trl.batching import Row, cut_rows, unsampled_row
 from agentic_trl.methods import CREDITS
 from agentic_trl.sampled_tokens import SampledTokens
-from agentic_trl.tables import turn_table
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.collective import own_slice
 from agentic_trl.trainers.update.loss import MicroBatch
 from agentic_trl.trainers.update.rows import batch_of
 from agentic_trl.trainers.update.signal_causes import read_critic
 from agentic_trl.trainers.update.signals import watch_signals
+from agentic_trl.turn_table import turn_table
 from agentic_trl.types import StopReason, Trajectory
 
 

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from trl import GRPOConfig
 
-from agentic_trl.ops.correction import sampler_correction
+from agentic_trl.ops.sampler_correction import sampler_correction
 from agentic_trl.types import TokenBatch
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import pytest
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-from agentic_trl import splits
+from agentic_trl import task_splits
 from agentic_trl.environments.games import frozen_lake
 from agentic_trl.environments.games.frozen_lake import FrozenLake, FrozenLakeOracle, shortest_path
 
@@ -100,7 +100,7 @@ def test_splits_are_disjoint_and_distinct(size, counts):
 
 def test_maps_of_5000_seeds_each_belong_to_one_split(monkeypatch):
     monkeypatch.setattr(frozen_lake, "SEARCH_LIMIT", 5000)
-    monkeypatch.setattr(splits, "EVAL_SEED_OFFSET", 0)
+    monkeypatch.setattr(task_splits, "EVAL_SEED_OFFSET", 0)
     every = {tuple(generate_random_map(4, 0.8, seed)) for seed in range(5000)}
     found = {}
     for split in ("train", "eval"):

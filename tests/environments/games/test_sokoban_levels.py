@@ -28,7 +28,7 @@ from collections import deque
 
 import pytest
 
-from agentic_trl import splits
+from agentic_trl import task_splits
 from agentic_trl.environments.games import sokoban, sokoban_levels
 from agentic_trl.environments.games.sokoban import Sokoban, SokobanOracle
 from agentic_trl.environments.games.sokoban_levels import (
@@ -285,7 +285,7 @@ def test_splits_are_disjoint_and_distinct(arguments, counts):
 
 def test_every_seed_belongs_to_one_split(monkeypatch):
     monkeypatch.setattr(sokoban, "SEARCH_LIMIT", 400)
-    monkeypatch.setattr(splits, "EVAL_SEED_OFFSET", 0)
+    monkeypatch.setattr(task_splits, "EVAL_SEED_OFFSET", 0)
     every = {tuple(generate_level(seed)) for seed in range(400)}
     found = {}
     for split in ("train", "eval"):

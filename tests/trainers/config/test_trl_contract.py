@@ -15,7 +15,7 @@ from trl.trainer.utils import RepeatSampler, add_fused_lm_head
 
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
-from agentic_trl.trainers.model.given import strip
+from agentic_trl.trainers.model.leftovers import strip
 from agentic_trl.trainers.run.checkpoints import PARTIAL
 from tests.tiny import make_model, make_trainer, scripted, scripted_trajectories
 from tests.tolerances import EXACT

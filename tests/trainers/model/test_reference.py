@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, tiny_policy
 from agentic_trl.trainers.model import reference
-from agentic_trl.trainers.model.adapters import keep_start, plain_start
+from agentic_trl.trainers.model.peft_adapters import keep_start, plain_start
 from agentic_trl.trainers.model.reference import (
     reference_gap,
     reference_of,

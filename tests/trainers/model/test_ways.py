@@ -14,7 +14,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from agentic_trl.methods import METHODS
-from agentic_trl.trainers.model.given import take_over
+from agentic_trl.trainers.model.leftovers import take_over
 from tests.tiny import make_model
 from tests.trainers.model.ways import LORA, WAYS, build, first_step, fresh, used
 

@@ -14,14 +14,14 @@ from datasets import Dataset
 
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
-from agentic_trl.trainers.run import state
+from agentic_trl.trainers.run import resume_state
 from agentic_trl.trainers.run.fingerprint import (
     WITHOUT_CONSEQUENCE,
     describe,
     differing,
     fingerprint,
 )
-from agentic_trl.trainers.user_code.copies import guarded
+from agentic_trl.trainers.user_code.own_copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer
 
@@ -121,7 +121,7 @@ def test_a_new_generation_needs_no_word(tmp_path, caplog):
 
 def test_all_ranks_play_if_one_has_to(tmp_path, caplog, monkeypatch):
     """What is stored here fits, but another rank's file is lost: playing is a step of all ranks."""
-    monkeypatch.setattr(state, "gather_object", lambda mine: [*mine, True])
+    monkeypatch.setattr(resume_state, "gather_object", lambda mine: [*mine, True])
     part = resumed(tmp_path, {"max_steps": 1}, {"max_steps": 2}, at=1)
     assert part.played == [1]
     assert "played again" not in caplog.text

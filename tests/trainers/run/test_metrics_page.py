@@ -7,8 +7,8 @@ import re
 
 import pytest
 
+from agentic_trl.broken_batches import summarize_faults
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
-from agentic_trl.faults import summarize_faults
 from agentic_trl.methods import SIGNALS
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.update.step_log import LOGGED_AS

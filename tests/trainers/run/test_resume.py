@@ -15,7 +15,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
-from agentic_trl.trainers.run.state import state_file
+from agentic_trl.trainers.run.resume_state import state_file
 from tests.kill_resume import main
 from tests.tiny import Countdown, make_model, make_trainer
 from tests.trainers.run.outcomes import differences, outcome

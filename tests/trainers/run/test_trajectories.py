@@ -11,8 +11,8 @@ import torch
 from datasets import load_dataset
 
 from agentic_trl.algorithms.planpo import planpo_advantage
-from agentic_trl.tables import turn_table
 from agentic_trl.trainers.run.trajectories import trace_lines
+from agentic_trl.turn_table import turn_table
 from tests.tiny import make_trainer, scripted, scripted_trajectories
 
 pytestmark = pytest.mark.trainer

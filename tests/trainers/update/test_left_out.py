@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_trl.batching import build_rows
-from agentic_trl.tables import is_left_out, turn_table
 from agentic_trl.trainers.config.arguments import row_arguments
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig
@@ -24,6 +23,7 @@ from agentic_trl.trainers.update import credit
 from agentic_trl.trainers.update.actfocus import weigh_rows
 from agentic_trl.trainers.update.critic_credit import credit_rows
 from agentic_trl.trainers.update.signals import SignalWatch
+from agentic_trl.turn_table import is_left_out, turn_table
 from agentic_trl.types import StopReason
 from tests.tiny import scripted_trajectory
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from agentic_trl.tables import turn_table
-from agentic_trl.trainers.model.adapters import same_flags
+from agentic_trl.trainers.model.peft_adapters import same_flags
+from agentic_trl.turn_table import turn_table
 from agentic_trl.types import StopReason
 from tests.tiny import largest_difference, scripted_trajectories
 from tests.tolerances import EXACT

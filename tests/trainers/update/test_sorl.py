@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig
 
 from agentic_trl.algorithms.sorl import gradient_scale
-from agentic_trl.tables import turn_table
+from agentic_trl.turn_table import turn_table
 from tests.tiny import largest_difference, make_model, make_trainer, scripted, scripted_trajectories
 from tests.tolerances import EXACT
 from tests.trainers.update.test_update import turn_advantages

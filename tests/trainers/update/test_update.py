@@ -14,7 +14,7 @@ from agentic_trl.algorithms.gigpo import gigpo_advantage
 from agentic_trl.algorithms.grpo import grpo_advantage
 from agentic_trl.algorithms.planpo import planpo_advantage
 from agentic_trl.batching import build_rows
-from agentic_trl.tables import turn_table
+from agentic_trl.turn_table import turn_table
 from agentic_trl.types import StopReason
 from tests.tiny import largest_difference, make_model, make_trainer, scripted, scripted_trajectories
 from tests.tolerances import EXACT

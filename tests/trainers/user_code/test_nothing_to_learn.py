@@ -117,7 +117,7 @@ def test_a_run_without_any_reward_is_refused(tmp_path, environment, functions):
 def test_one_of_several_environments_is_named(tmp_path):
     several = {"count": Countdown, "add": TOOLS}
     rows = PROMPTS.map(lambda row, i: {"environment": "add"}, with_indices=True)
-    with pytest.raises(ValueError, match=r"Got no `reward_funcs` for ToolEnv, whose steps"):
+    with pytest.raises(ValueError, match=r"Got no `reward_funcs` for ToolEnv, whose turns"):
         build(tmp_path, several, train_dataset=rows)
 
 

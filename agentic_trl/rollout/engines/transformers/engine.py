@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import StoppingCriteria
 
-from agentic_trl.ops.cuts import best_cuts
+from agentic_trl.ops.padded_batches import best_cuts
 from agentic_trl.rollout.engines.base import Request, Sample, Sampling
 from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind, likely_cache, make_cache
 from agentic_trl.rollout.engines.transformers.forward import left_padded, make_trainable

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from agentic_trl.environments.base import Environment
-from agentic_trl.rollout.env_pool.attributes import EnvironmentSetup, read_setup
+from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup
 from agentic_trl.user_values import read_flag, read_result, read_reward, read_success
 
 Call = tuple[Any, ...]

@@ -13,7 +13,7 @@ import pytest
 
 from agentic_trl import AgenticGRPOConfig, AgenticPPOConfig, Turn, TurnTable
 from agentic_trl.algorithms.gigpo import gigpo_advantage
-from agentic_trl.renamed import COLUMNS, KNOBS, MODULES
+from agentic_trl.old_names import COLUMNS, KNOBS, MODULES
 from agentic_trl.trainers.run.trajectories import trace_lines
 from recipes import train
 from tests.helpers import plain_trajectory, plain_turn, table_of

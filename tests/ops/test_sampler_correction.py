@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-from agentic_trl.ops.correction import sampler_correction
+from agentic_trl.ops.sampler_correction import sampler_correction
 from tests.helpers import assert_near
 
 # Two turns with glue between them, and a row of one token; ratios 2, 1/2, 8 | 1/4.

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trl.ops.cuts import PASS_TOKENS, best_cuts
+from agentic_trl.ops.padded_batches import PASS_TOKENS, best_cuts
 
 
 def cost_of(lengths, cuts):

@@ -15,7 +15,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
 from agentic_trl.trainers.config.host import Model
-from agentic_trl.trainers.model.adapters import RESERVED
+from agentic_trl.trainers.model.peft_adapters import RESERVED
 
 logger = logging.getLogger(__name__)
 
