@@ -95,8 +95,8 @@ class EnvSpec:
         builder = self.load()
         if isinstance(builder, functools.partial):
             builder = functools.partial(builder.func, *_own(builder.args), **_own(builder.keywords))
-        environment = builder(**_own({**self.kwargs, **kwargs}))
-        if not isinstance(environment, Environment):
+        environment: Environment = builder(**_own({**self.kwargs, **kwargs}))
+        if not _acts(environment):
             raise TypeError(
                 f"Environment {self.id!r} built an object of type {type(environment).__name__}, "
                 "expected one with the methods `reset` and `step`; define them, or subclass TextEnv."
@@ -176,18 +176,23 @@ def _own(value: Any) -> Any:
     return value
 
 
+def _acts(candidate: object) -> bool:
+    """Return whether an object or a class has the methods of an environment, be it by delegating."""
+    return all(callable(getattr(candidate, name, None)) for name in ("reset", "step"))
+
+
 def require_builder(entry: Any, name: str) -> Callable[..., Any]:
     """Return ``entry`` if it can build an environment.
 
     Raises:
         TypeError: If it cannot; the sentence says what to pass.
     """
-    if isinstance(entry, type) and not issubclass(entry, Environment):
+    if isinstance(entry, type) and not _acts(entry):
         raise TypeError(
             f"Got the class {entry.__name__} as environment {name!r}, expected one with the "
             "methods `reset` and `step`; define both, or subclass TextEnv."
         )
-    if isinstance(entry, Environment) and not isinstance(entry, type):
+    if _acts(entry) and not isinstance(entry, type):
         raise TypeError(
             f"Got an instance of {type(entry).__name__} as environment {name!r}, expected its class "
             "or a factory, since every episode needs a fresh one; pass the class itself."

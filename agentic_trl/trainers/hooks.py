@@ -30,12 +30,13 @@ from agentic_trl.trainers.run.checkpoints import (
     PARTIAL,
     finish_checkpoint,
     loading_weights,
-    remove_unfinished,
+    open_folder,
     resume,
 )
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
+from agentic_trl.trainers.run.output_folder import locked
 from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
@@ -197,15 +198,19 @@ class EnvironmentHooks(GRPOTrainer):
         log_step(self, self.step_sums.metrics, self.step_sums.seconds)
         self.step_sums = StepSums()
 
-    def train(self, *arguments: Any, **keywords: Any) -> Any:
-        """Train, close the environments, and say so if a clipping-triggered scale never acted."""
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        *arguments: Any,
+        **keywords: Any,
+    ) -> Any:
+        """Train in a folder of its own, close the environments, and say so if SORL's scale never acted."""
         if self.rollouts is None:
-            return super().train(*arguments, **keywords)
-        with closing(self.rollouts):
+            return super().train(resume_from_checkpoint, *arguments, **keywords)
+        main, given = self.accelerator.is_main_process, resume_from_checkpoint
+        with closing(self.rollouts), locked(self.args.output_dir, main=main):
             self.fingerprint = fingerprint(self)
-            if self.args.should_save:
-                remove_unfinished(self.args.output_dir)
-            result = super().train(*arguments, **keywords)
+            result = super().train(open_folder(self, given), *arguments, **keywords)
         if self.normalizer is not None:
             self.normalizer.warn_if_idle()
         return result

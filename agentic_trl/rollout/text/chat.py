@@ -17,7 +17,9 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.rollout.text.escape import AddedTokens, clean
 
@@ -29,28 +31,6 @@ History = Callable[[Sequence[Message]], Sequence[Message]]
 
 SHORT = 2**11
 """Characters of a text whose ids are remembered: states come back, and their observations with them."""
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used."""
-
-    chat_template: Any
-    eos_token: Any
-    eos_token_id: Any
-    unk_token_id: Any
-
-    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
-        """Render a conversation."""
-
-    def encode(self, text: str, **kwargs: Any) -> Any:
-        """Return the ids of a text."""
-
-    def decode(self, token_ids: Any, **kwargs: Any) -> Any:
-        """Return the text of ids."""
-
-    def get_added_vocab(self) -> dict[str, int]:
-        """Return the tokens that are matched before the tokenizer's model runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +76,10 @@ class ChatFormat:
     """Renders and encodes conversations with a tokenizer's chat template."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, template_kwargs: Mapping[str, Any] | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Bind a tokenizer.
 
@@ -116,7 +99,7 @@ class ChatFormat:
         self._kwargs = dict(template_kwargs or {})
         self._has_system, self._in_parts = self._probe()
 
-    def _bind(self, tokenizer: Tokenizer) -> None:
+    def _bind(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self._decode_few = functools.lru_cache(maxsize=2**16)(self._decode)
         self._encode_short = functools.lru_cache(maxsize=2**11)(self._encode)

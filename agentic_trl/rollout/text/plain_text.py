@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
-from agentic_trl.rollout.text.chat import ChatFormat, Message, Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from agentic_trl.rollout.text.chat import ChatFormat, Message
 
 
 class PlainText(ChatFormat):
     """Prompts that are texts and no conversations: nothing is put around them."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Bind a tokenizer; it needs no chat template.
 
         Args:

@@ -17,16 +17,52 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.model.peft_adapters import same_flags
+from agentic_trl.trainers.run.output_folder import (
+    broken_file,
+    newest_whole,
+    put_aside,
+    require_whole,
+)
 from agentic_trl.trainers.run.resume_state import load_state, save_state
 from agentic_trl.trainers.run.trajectories import remove_traces
 
 PARTIAL = "_partial"
 """Folder beside the checkpoints that holds what is not, or no longer, one of them."""
+REPLACED = "replaced"
+"""Name there of a checkpoint whose place another takes."""
 
 
-def remove_unfinished(output_dir: str) -> None:
-    """Remove what a killed run left unfinished."""
-    shutil.rmtree(Path(output_dir) / PARTIAL, ignore_errors=True)
+def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
+    """Choose the checkpoint that a run starts from, and clear the folder of what earlier runs left.
+
+    Args:
+        trainer: The trainer.
+        wanted: A checkpoint, ``True`` for the newest that is whole, or nothing.
+
+    Returns:
+        The checkpoint, if there is one to start from.
+
+    Raises:
+        ValueError: If it is broken or missing.
+    """
+    folder = str(trainer.args.output_dir)
+    chosen = newest_whole(folder) if wanted is True else wanted
+    if isinstance(chosen, str):
+        require_whole(chosen)
+    trainer.accelerator.wait_for_everyone()  # all have looked before anything is moved
+    if trainer.args.should_save:
+        _clear(Path(folder) / PARTIAL)
+        if not chosen:
+            put_aside(folder)
+    return chosen
+
+
+def _clear(partial: Path) -> None:
+    """Remove what a killed run left unfinished, and nothing that is the user's."""
+    for path in [*partial.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), partial / REPLACED]:
+        shutil.rmtree(path, ignore_errors=True)
+    if partial.is_dir() and not any(partial.iterdir()):
+        partial.rmdir()
 
 
 def finish_checkpoint(trainer: Host, run: str, *, push: Callable[[str], None]) -> None:
@@ -79,14 +115,22 @@ def publish(aside: Path, final: Path) -> None:
     Args:
         aside: Where it was written, in a folder of the same file system.
         final: Its place; a checkpoint that is already there is replaced.
+
+    Raises:
+        RuntimeError: If it is not whole, since its folder was changed while it was written.
     """
+    if problem := broken_file(aside):
+        raise RuntimeError(
+            f"The checkpoint {aside} is not whole and not put in its place: {problem}. Something changed the folder while "
+            "it was written; see that one run at a time uses it, and that the disk has room."
+        )
     for path in (aside, *aside.rglob("*")):
         _sync(path)
     if final.exists():
-        final.rename(aside.with_name("replaced"))
+        final.rename(aside.with_name(REPLACED))
     aside.rename(final)
     _sync(final.parent)
-    shutil.rmtree(aside.parent)
+    _clear(aside.parent)
 
 
 def rotate(run: str, *, limit: int | None, best: str | None) -> None:
@@ -106,7 +150,7 @@ def rotate(run: str, *, limit: int | None, best: str | None) -> None:
     for path in [Path(one) for one in found if one not in kept][:surplus]:
         partial.mkdir(exist_ok=True)
         path.rename(partial / path.name)
-    shutil.rmtree(partial, ignore_errors=True)
+    _clear(partial)
 
 
 def _sync(path: Path) -> None:

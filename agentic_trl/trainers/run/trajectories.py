@@ -7,6 +7,7 @@ no line stands twice or by half. Columns whose names have changed stand under bo
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ def remove_traces(output_dir: str, *, first_step: int) -> None:
             whatever was not written to its end.
     """
     for path in (Path(output_dir) / "trajectories").glob("step_*"):
-        if path.suffix == ".partial" or int(path.name.split("_")[1]) >= first_step:
+        ours = re.fullmatch(r"step_(\d+)_rank_\d+\.(jsonl|partial)", path.name)
+        if ours and (ours[2] == "partial" or int(ours[1]) >= first_step):
             path.unlink(missing_ok=True)
 
 

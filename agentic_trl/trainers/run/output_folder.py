@@ -1,0 +1,197 @@
+"""The output folder of a run: one run at a time, checkpoints that are whole, and nothing of an earlier run mixed in.
+
+Contract:
+
+- The first rank holds a lock on ``output_dir`` from the start of training to its end. The kernel drops it at any death of
+  the process, and no child inherits it. A second run in the folder is refused on all its ranks.
+- Whether a checkpoint is whole is seen from its files alone, without loading them: no weights, a truncated file or
+  a state that is no JSON make it broken, and the sentence names the file.
+"""
+
+import json
+import logging
+import os
+import re
+import socket
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from accelerate.utils import gather_object
+from safetensors import SafetensorError, safe_open
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, lockf
+except ImportError:  # Windows: the folder is not locked there
+    LOCKS = False
+else:
+    LOCKS = True
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".agentic_trl.lock"
+"""File in ``output_dir`` that the run holds, with the process and the machine of its owner."""
+
+WEIGHTS = ("*.safetensors", "*.bin", "pytorch_model*", "global_step*")
+"""Files or folders of which a checkpoint has one: weights whole or sharded, an adapter, FSDP's, DeepSpeed's."""
+
+_held: set[Path] = set()
+"""Locks of this process, in which the kernel would grant one twice."""
+
+
+@contextmanager
+def locked(output_dir: str, *, main: bool) -> Iterator[None]:
+    """Own a folder while a run trains.
+
+    Args:
+        output_dir: Folder of the run.
+        main: Whether this is the first rank, which holds the lock.
+
+    Raises:
+        RuntimeError: On all ranks, if another run owns it.
+    """
+    path = Path(output_dir).resolve() / LOCK
+    descriptor, problem = _acquire(path) if main else (None, "")
+    problems = [one for one in gather_object([problem]) if one]
+    try:
+        if problems:
+            raise RuntimeError(problems[0])
+        yield
+    finally:
+        if descriptor is not None:
+            _held.discard(path)
+            os.close(descriptor)  # and with it the lock
+
+
+def _acquire(path: Path) -> tuple[int | None, str]:
+    """Return the descriptor that holds a lock, or ``None`` and a sentence about who has it."""
+    if not LOCKS:
+        return None, ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path in _held:  # closing any descriptor of the file would drop the lock
+        return None, _taken(path, f"this process ({os.getpid()})")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        lockf(descriptor, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(descriptor, 200).decode(errors="replace").strip()
+        os.close(descriptor)
+        return None, _taken(path, owner or "another process")
+    except OSError as error:  # a file system without locks
+        os.close(descriptor)
+        logger.warning(
+            "%s cannot be locked (%s): see that one run at a time uses it.", path.parent, error
+        )
+        return None, ""
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    _held.add(path)
+    return descriptor, ""
+
+
+def _taken(path: Path, owner: str) -> str:
+    return (
+        f"output_dir {str(path.parent)!r} is in use by {owner}: two runs in one folder would remove and replace each "
+        "other's checkpoints and trajectories. Choose another output_dir, or wait until that run has ended."
+    )
+
+
+def broken_file(checkpoint: Path) -> str:
+    """Return what a checkpoint lacks, or which of its files is broken; empty if it is whole.
+
+    Args:
+        checkpoint: Its folder.
+    """
+    try:
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+    except (OSError, ValueError) as error:
+        return f"{TRAINER_STATE_NAME} ({type(error).__name__})"
+    if not any(found for pattern in WEIGHTS for found in checkpoint.glob(pattern)):
+        return "the weights, which are missing"
+    for path in sorted(checkpoint.rglob("*")):
+        if path.suffix == ".safetensors" and not _opens(path):
+            return str(path.relative_to(checkpoint))
+        if path.suffix in {".pt", ".pth", ".bin"} and _is_cut(path):
+            return str(path.relative_to(checkpoint))
+    return ""
+
+
+def _opens(path: Path) -> bool:
+    """Return whether a file has the size that its header of tensors says."""
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (SafetensorError, OSError):
+        return False
+
+
+def _is_cut(path: Path) -> bool:
+    """Return whether a file that torch wrote, a zip archive with its table at the end, is shorter than it was."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    return not start or (start == b"PK\x03\x04" and not zipfile.is_zipfile(path))
+
+
+def newest_whole(output_dir: str) -> str:
+    """Return the newest checkpoint that is whole, with a warning for each newer one that is not.
+
+    Args:
+        output_dir: Folder of the run.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    numbered = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+    there = [
+        path
+        for path in Path(output_dir).glob("*")
+        if path.is_dir() and numbered.fullmatch(path.name)
+    ]
+    problems: list[str] = []
+    for path in sorted(there, key=lambda one: int(one.name.rpartition("-")[2]), reverse=True):
+        problem = broken_file(path)
+        if not problem:
+            for one in problems:
+                logger.warning("%s; the run resumes from %s.", one, path)
+            return str(path)
+        problems.append(f"The checkpoint {path} is broken: {problem}")
+    found = "; ".join(problems) or "it holds none"
+    raise ValueError(
+        f"resume_from_checkpoint=True: got output_dir {output_dir!r}, expected a whole checkpoint in it; {found}. Name "
+        "another checkpoint, or start anew without resume_from_checkpoint."
+    )
+
+
+def require_whole(checkpoint: str) -> None:
+    """Refuse a checkpoint that is not whole.
+
+    Args:
+        checkpoint: Its folder.
+
+    Raises:
+        ValueError: If it is missing or broken; the sentence names the file.
+    """
+    path = Path(checkpoint)
+    problem = broken_file(path) if path.is_dir() else "the folder, which is missing"
+    if problem:
+        raise ValueError(
+            f"resume_from_checkpoint: got {checkpoint!r}, expected a whole checkpoint; what is broken: {problem}. Name "
+            "another checkpoint, or pass True for the newest whole one."
+        )
+
+
+def put_aside(output_dir: str) -> None:
+    """Move the trajectories of an earlier run aside, so that those of a new one do not mix with them.
+
+    Args:
+        output_dir: Folder of the run.
+    """
+    folder = Path(output_dir) / "trajectories"
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    number = next(n for n in range(1, 10**6) if not folder.with_name(f"{folder.name}-{n}").exists())
+    aside = folder.rename(folder.with_name(f"{folder.name}-{number}"))
+    logger.warning("%s holds trajectories of an earlier run, which are now in %s.", folder, aside)
