@@ -39,22 +39,61 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "agentic_trl.environments.sudoku": "agentic_trl.environments.games.sudoku",
         "agentic_trl.rollout.chat": "agentic_trl.rollout.text.chat",
         "agentic_trl.rollout.parse": "agentic_trl.rollout.text.parse",
+        "agentic_trl.rollout.pool": "agentic_trl.rollout.env_pool.pool",
+        "agentic_trl.rollout.setup": "agentic_trl.rollout.env_pool.env_attributes",
         "agentic_trl.rollout.start": "agentic_trl.rollout.task",
+        "agentic_trl.tables": "agentic_trl.turn_table",
+        "agentic_trl.trainers.arguments": "agentic_trl.trainers.config.arguments",
+        "agentic_trl.trainers.methods": "agentic_trl.methods",
+        "agentic_trl.trainers.ppo_config": "agentic_trl.trainers.config.ppo",
     }
 )
 """Modules that users may import."""
 
 
-def warn_of(old: str, new: str, *, stacklevel: int = 3) -> None:
-    """Warn that a name has changed.
+OVERRIDES: Mapping[str, str] = MappingProxyType(
+    {
+        "_advantage": "assign_credit, or the argument advantage_function",
+        "_after_backward": "finish_step",
+        "_assign_credit": "assign_credit",
+        "_backward": "backward",
+        "_make_critic": "the argument critic",
+        "_new_sets": "prepare_sets",
+        "_play": "play",
+        "_policy_loss": "policy_loss",
+        "_score_rows": "prepare_sets",
+        "_value_loss": "backward",
+    }
+)
+"""Methods of the trainers that subclasses replaced, and what they replace now."""
+
+BETWEEN = ("agentic_trl.old_names", "importlib", "dataclasses", "jaxtyping", "beartype", "abc")
+"""Modules whose frames may lie between the user's line and the warning."""
+
+
+def warn_of(old: str, new: str) -> None:
+    """Warn at the user's line that a name has changed.
 
     Args:
         old: The name that was used.
         new: The one that takes its place.
-        stacklevel: Frames between the user's line and this function.
     """
-    text = f"{old} is called {new} now. The old name is accepted in this version, and no longer in the next."
-    warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
+    _warn(
+        f"{old} is called {new} now. The old name is accepted in this version, and no longer in the next."
+    )
+
+
+def warn_of_dead_overrides(trainer_class: type) -> None:
+    """Warn if a subclass of a trainer replaces methods that nothing calls any more."""
+    for name in sorted(OVERRIDES.keys() & vars(trainer_class).keys()):
+        _warn(f"{trainer_class.__name__}.{name} is never called: replace {OVERRIDES[name]}.")
+
+
+def _warn(text: str) -> None:
+    level = 1
+    while str(sys._getframe(level).f_globals.get("__name__")).startswith(BETWEEN):
+        level += 1
+    warnings.warn(text, FutureWarning, stacklevel=level + 1)
 
 
 def accepts_old_names(**renamed: str) -> Callable[[Named], Named]:
@@ -78,6 +117,8 @@ def accept_old_fields(owner: Any, renamed: Mapping[str, str]) -> None:
     """
     owner.__init__ = _translated(owner.__init__, renamed)
     owner.__getattr__ = functools.partialmethod(_read_old, renamed)
+    if not owner.__dataclass_params__.frozen:
+        owner.__setattr__ = functools.partialmethod(_set_old, renamed, owner.__setattr__)
 
 
 def new_flags(arguments: Sequence[str]) -> list[str]:
@@ -105,11 +146,7 @@ def _translated(call: Callable[..., Any], renamed: Mapping[str, str]) -> Callabl
         if not used:
             return call(*args, **kwargs)
         for old, new in used.items():
-            if new in kwargs:
-                raise TypeError(
-                    f"Got {old} and {new}, two names of one argument. Give {new} alone."
-                )
-            warn_of(old, new)
+            warn_of(old, new)  # `dataclasses.replace` gives the new one, too, as it was
             kwargs[new] = kwargs.pop(old)
         try:
             return call(*args, **kwargs)
@@ -137,6 +174,30 @@ def _read_old(self: Any, renamed: Mapping[str, str], name: str) -> Any:
     return getattr(self, renamed[name])
 
 
+def _set_old(self: Any, renamed: Mapping[str, str], plain: Any, name: str, value: Any) -> None:
+    """Set what an instance holds under the new name of an attribute."""
+    if name in renamed:
+        warn_of(name, renamed[name])
+    plain(self, renamed.get(name, name), value)
+
+
+def moved_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that was a module with these names.
+
+    Args:
+        package: The package.
+        homes: The module of each name.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        warn_of(f"{package}.{name}", f"{homes[name]}.{name}")
+        return getattr(import_module(homes[name]), name)
+
+    return find
+
+
 class _OldModules(MetaPathFinder, Loader):
     """Imports a module under the name that it had."""
 
@@ -146,7 +207,7 @@ class _OldModules(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module of the new name; see ``Loader``."""
-        warn_of(spec.name, MODULES[spec.name], stacklevel=6)
+        warn_of(spec.name, MODULES[spec.name])
         module = import_module(MODULES[spec.name])
         self._kept = module.__spec__
         return module

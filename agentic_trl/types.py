@@ -126,8 +126,7 @@ class Trajectory:
     score: float
     """Outcome R: rewards of the environment and of reward functions, without penalties."""
     success_threshold: float | None = None
-    """Score from which the episode is a success; ``None`` if its score does not decide: the environment said
-    so itself, or the episode did not end by itself."""
+    """Score from which it is a success; ``None`` where another thing decides: the environment, or a cut."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """The dataset row that the episode was started from."""
     messages: tuple[Mapping[str, str], ...] = ()
@@ -297,4 +296,5 @@ class LossOutput:
 
 
 accept_old_fields(Turn, COLUMNS)
+accept_old_fields(Trajectory, {"first_answer": "first_response"})
 accept_old_fields(TurnTable, {"step": "turn_index"})

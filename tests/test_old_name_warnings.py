@@ -1,6 +1,6 @@
 """Names of the version before are accepted, with a warning that names the new one.
 
-Mutations seen red: the warning left out; an old argument dropped; old and new given together taken; the value's
+Mutations seen red: the warning left out; an old argument dropped; an old knob that is set beside the new one; a warning at a line of the package; the value's
 error without the old name; a module of the old name imported a second time; the old column empty; an old key of a
 recipe that wins over a flag.
 """
@@ -8,10 +8,11 @@ recipe that wins over a flag.
 import importlib
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from agentic_trl import AgenticGRPOConfig, AgenticPPOConfig, Turn, TurnTable
+from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, AgenticPPOConfig, Turn, TurnTable
 from agentic_trl.algorithms.gigpo import gigpo_advantage
 from agentic_trl.old_names import COLUMNS, KNOBS, MODULES
 from agentic_trl.trainers.run.trajectories import trace_lines
@@ -35,8 +36,8 @@ def test_a_turn_takes_and_gives_old_names():
         assert made.action_kinds == (2,)
     with pytest.raises(AttributeError, match="'Turn' object has no attribute 'nonsense'"):
         _ = made.nonsense
-    with pytest.raises(TypeError, match="two names of one argument"):
-        replace(made, action_ids=(4,))
+    with pytest.warns(FutureWarning, match="action_ids"):
+        assert replace(made, action_ids=(4,)).response_ids == (4,)
 
 
 def test_a_table_and_an_advantage_take_old_names():
@@ -60,6 +61,10 @@ def test_knobs_of_a_configuration(tmp_path):
     assert args.turn_gamma == 0.5
     with pytest.warns(FutureWarning, match="turn_gamma"):
         assert args.step_gamma == 0.5
+    with pytest.warns(FutureWarning, match="turn_gamma"):
+        args.step_gamma = 0.25
+    assert args.turn_gamma == 0.25
+    assert "step_gamma" not in vars(args)
     with pytest.warns(FutureWarning, match="turn_lambda"):
         ppo = AgenticPPOConfig(
             str(tmp_path), method="steppo", step_lambda=0.25, use_cpu=True, bf16=False
@@ -111,3 +116,43 @@ def test_columns_stand_under_both_names():
     (written,) = line["turns"]
     for old, new in COLUMNS.items():
         assert written[old] == written[new] != []
+
+
+PACKAGES = {
+    "agentic_trl.trainers.config": "AgenticGRPOConfig",
+    "agentic_trl.environments.qa": "QuestionOracle",
+    "agentic_trl.rollout.engines.transformers": "TransformersEngine",
+}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_that_were_modules(package):
+    module, name = importlib.import_module(package), PACKAGES[package]
+    with pytest.warns(
+        FutureWarning, match=rf"{package}.{name} is called {package}\..*\.{name}"
+    ) as said:
+        found = getattr(module, name)
+    assert found.__name__ == name
+    assert said[0].filename == __file__
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nonsense'"):
+        _ = module.nonsense
+
+
+def test_the_warning_stands_at_the_line_that_used_the_name():
+    with pytest.warns(FutureWarning) as said:
+        old_turn()
+    lines = Path(__file__).read_text().splitlines()
+    assert all("Turn(" in lines[one.lineno - 1] for one in said)
+
+
+def test_a_subclass_that_replaces_in_vain_is_told():
+    with pytest.warns(
+        FutureWarning, match=r"Mine._assign_credit is never called: replace assign_credit\."
+    ) as said:
+
+        class Mine(AgenticGRPOTrainer):
+            def _assign_credit(self, trajectories, rows):
+                return rows
+
+    assert len(said) == 1
+    assert said[0].filename == __file__

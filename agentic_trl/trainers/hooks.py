@@ -21,6 +21,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from trl import GRPOTrainer
 
 from agentic_trl.batching import EpisodeSet, Row
+from agentic_trl.old_names import warn_of_dead_overrides
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.rollout.task import Start
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
@@ -96,6 +97,11 @@ class EnvironmentHooks(GRPOTrainer):
         self.normalizer = normalizer_of(self.args, trained)
         self.signals = SignalWatch.of(self)
         self.threshold_watch = ThresholdWatch()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Warn of what a subclass replaces in vain."""
+        super().__init_subclass__(**keywords)
+        warn_of_dead_overrides(cls)
 
     # Episodes
 

@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 from trl.trainer.utils import get_callable_name, is_async_callable
 
-from agentic_trl.trainers.config.host import Model
 from agentic_trl.types import Trajectory
 
 
@@ -32,7 +31,7 @@ def guarded(reward_function: object) -> Any:
     async def call_async(**columns: Any) -> Any:
         return await call(**columns)
 
-    wrapped: Model = call_async if is_async_callable(given) else call
+    wrapped: Any = call_async if is_async_callable(given) else call
     functools.update_wrapper(wrapped, given)
     wrapped.__name__ = get_callable_name(given)
     return wrapped
