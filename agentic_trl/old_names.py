@@ -67,7 +67,15 @@ OVERRIDES: Mapping[str, str] = MappingProxyType(
 )
 """Methods of the trainers that subclasses replaced, and what they replace now."""
 
-BETWEEN = ("agentic_trl.old_names", "importlib", "dataclasses", "jaxtyping", "beartype", "abc")
+BETWEEN = (
+    "agentic_trl.old_names",
+    "agentic_trl.trainers.hooks",
+    "importlib",
+    "dataclasses",
+    "jaxtyping",
+    "beartype",
+    "abc",
+)
 """Modules whose frames may lie between the user's line and the warning."""
 
 

@@ -110,7 +110,13 @@ SCRIPTS = {
     "agentic_trl.environments.sudoku": "import Sudoku, SudokuOracle",
     "agentic_trl.rollout.chat": "import ChatFormat, Conversation, Prompt, WindowHistory, full_history",
     "agentic_trl.rollout.parse": "import decode_pieces, find_actions",
+    "agentic_trl.rollout.pool": "import Environments",
+    "agentic_trl.rollout.setup": "import read_setup",
     "agentic_trl.rollout.start": "import Limits, Start",
+    "agentic_trl.tables": "import concatenate_tables, is_left_out, is_truncated, turn_table",
+    "agentic_trl.trainers.arguments": "import rollout_settings",
+    "agentic_trl.trainers.methods": "import DEFAULTS, METHODS, methods_of",
+    "agentic_trl.trainers.ppo_config": "import AgenticPPOConfig, PPOConfig",
 }
 """A script for each old name; of a module what it had to import."""
 

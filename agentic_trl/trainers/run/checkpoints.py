@@ -59,8 +59,9 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
 
 def _clear(partial: Path) -> None:
     """Remove what a killed run left unfinished, and nothing that is the user's."""
-    for path in [*partial.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), partial / REPLACED]:
-        shutil.rmtree(path, ignore_errors=True)
+    for pattern in (f"{PREFIX_CHECKPOINT_DIR}-*", REPLACED):
+        for path in partial.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
     if partial.is_dir() and not any(partial.iterdir()):
         partial.rmdir()
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 LOCK = ".agentic_trl.lock"
 """File in ``output_dir`` that the run holds, with the process and the machine of its owner."""
 
-WEIGHTS = ("*.safetensors", "*.bin", "pytorch_model*", "global_step*")
+WEIGHTS = ("*.safetensors", "pytorch_model*", "adapter_model*", "global_step*")
 """Files or folders of which a checkpoint has one: weights whole or sharded, an adapter, FSDP's, DeepSpeed's."""
 
 _held: set[Path] = set()
@@ -62,8 +62,11 @@ def locked(output_dir: str, *, main: bool) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
+            path.unlink(
+                missing_ok=True
+            )  # before the lock is dropped: whoever opened it sees that it is gone
+            os.close(descriptor)
             _held.discard(path)
-            os.close(descriptor)  # and with it the lock
 
 
 def _acquire(path: Path) -> tuple[int | None, str]:
@@ -76,6 +79,9 @@ def _acquire(path: Path) -> tuple[int | None, str]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         lockf(descriptor, LOCK_EX | LOCK_NB)
+        if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
+            os.close(descriptor)  # its owner removed it in between
+            return _acquire(path)
     except BlockingIOError:
         owner = os.read(descriptor, 200).decode(errors="replace").strip()
         os.close(descriptor)

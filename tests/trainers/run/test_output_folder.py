@@ -26,7 +26,7 @@ import os, sys, time
 from agentic_trl.trainers.run.output_folder import locked
 with locked(sys.argv[1], main=True):
     child = os.fork() if sys.argv[2] == "fork" else 1
-    print("held", os.getpid() if child else "", flush=True)
+    os.write(1, b"held\\n")
     time.sleep(60)
 """
 
