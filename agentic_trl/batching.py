@@ -16,53 +16,24 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from agentic_trl.ops.padded_batches import best_cuts
 from agentic_trl.ops.prefixes import prefix_trees
 from agentic_trl.turn_table import is_left_out
-from agentic_trl.types import TokenBatch, TokenKind, Trajectory, Turn
+from agentic_trl.types import RowColumns, TokenBatch, TokenKind, Trajectory, Turn
 
 Aggregation = Literal["token", "turn", "trajectory"]
 """Unit that the loss averages over: tokens, turns of token means, or trajectories of token means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(RowColumns):
     """One sequence of the model, not padded: some consecutive turns of one trajectory."""
 
     trajectory: int
     """Index of the trajectory in the list that the rows were built from."""
-    input_ids: Int[Tensor, " token"]
-    """Prompt and sampled tokens in the order in which the model saw them."""
-    turn_of_token: Int[Tensor, " token"]
-    """Turn (entry of the list's ``TurnTable``) that sampled the token, -1 elsewhere."""
-    kind: Int[Tensor, " token"]
-    """``TokenKind`` of each token."""
-    sampling_logprob: Float[Tensor, " token"]
-    """Log-probability under the sampler, nats; 0 where not sampled."""
-    token_share: Float[Tensor, " token"]
-    """Part of the averaged unit that the token stands for; 0 where not sampled."""
-    token_advantage: Float[Tensor, " token"]
-    """Advantage of the token; 0 where not sampled or not yet assigned."""
-    old_logprob: Float[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
-    ref_logprob: Float[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
-    token_weight: Float[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
-    old_value: Float[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
-    returns: Float[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
-    value_mask: Int[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
-    tree: Int[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
-    node: Int[Tensor, " token"] | None = None
-    """See ``TokenBatch``."""
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]

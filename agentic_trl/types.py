@@ -1,9 +1,8 @@
 """The named types that travel along the flow, from an episode to a loss.
 
 Episode side (plain Python, frozen): ``Turn`` -> ``Trajectory``.
-Tensor side: ``TurnTable`` (flat, an entry per turn), ``TokenBatch`` (rows x tokens), ``LossInputs``
-and ``LossOutput``. Levels are spelled out in names: trajectory, turn, token. ``None`` means "never
-assigned", zero means "assigned and neutral".
+Tensor side: ``TurnTable`` (flat, an entry per turn), ``TokenBatch`` (rows x tokens), ``LossInputs`` and ``LossOutput``.
+Levels are spelled out in names: trajectory, turn, token. ``None`` means "never assigned", zero "assigned and neutral".
 """
 
 from collections.abc import Mapping
@@ -223,62 +222,63 @@ class TurnTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBatch:
-    """A padded micro-batch of rows; the sampled positions are those with ``turn_of_token >= 0``."""
+class TokenColumns:
+    """Credit of the tokens of a sequence, or of a batch of rows, aligned to the token that is scored."""
 
-    input_ids: Int[Tensor, "row token"]
-    """Token ids, right-padded."""
-    attention_mask: Int[Tensor, "row token"]
-    """1 at real tokens, 0 at padding."""
-    turn_of_token: Int[Tensor, "row token"]
-    """Index of the turn (in the batch's ``TurnTable``) that sampled the token, -1 elsewhere."""
-    kind: Int[Tensor, "row token"]
-    """``TokenKind`` of each token."""
-    sampling_logprob: Float[Tensor, "row token"]
-    """Log-probability under the sampler, nats; 0 where not sampled."""
-    token_advantage: Float[Tensor, "row token"]
-    """Advantage of the token; 0 where not sampled."""
-    token_share: Float[Tensor, "row token"]
-    """Part of the averaged unit that the token stands for: 1, 1 / |turn| or 1 / |trajectory|."""
-    old_logprob: Float[Tensor, "row token"] | None = None
+    turn_of_token: Int[Tensor, "*row token"]
+    """Turn (an entry of the ``TurnTable``) that sampled the token, -1 elsewhere."""
+    token_share: Float[Tensor, "*row token"]
+    """Part of the averaged unit that the token stands for: 1, 1 / |turn| or 1 / |trajectory|; 0 where not sampled."""
+    token_advantage: Float[Tensor, "*row token"]
+    """Advantage of the token; 0 where not sampled or not yet assigned."""
+    old_logprob: Float[Tensor, "*row token"] | None = None
     """Log-probability under the policy of the rollout, nats; ``None`` if it is the current policy's own."""
-    ref_logprob: Float[Tensor, "row token"] | None = None
+    ref_logprob: Float[Tensor, "*row token"] | None = None
     """Log-probability under the reference policy, nats."""
-    token_weight: Float[Tensor, "row token"] | None = None
-    """Non-negative weight of the token in the surrogate."""
-    old_value: Float[Tensor, "row token"] | None = None
+    token_weight: Float[Tensor, "*row token"] | None = None
+    """Non-negative weight of the token in the surrogate; ``None`` means 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowColumns(TokenColumns):
+    """All that is known of the tokens of a row, or of a batch of rows."""
+
+    input_ids: Int[Tensor, "*row token"]
+    """Prompt and sampled tokens in the order in which the model saw them; in a batch right-padded."""
+    kind: Int[Tensor, "*row token"]
+    """``TokenKind`` of each token."""
+    sampling_logprob: Float[Tensor, "*row token"]
+    """Log-probability under the sampler, nats; 0 where not sampled."""
+    old_value: Float[Tensor, "*row token"] | None = None
     """Critic's value of the context before the token, at the time of the rollout, reward units."""
-    returns: Float[Tensor, "row token"] | None = None
+    returns: Float[Tensor, "*row token"] | None = None
     """What the critic learns at the token, reward units."""
-    value_mask: Int[Tensor, "row token"] | None = None
+    value_mask: Int[Tensor, "*row token"] | None = None
     """1 at the tokens before which the critic is trained."""
-    tree: Int[Tensor, "row token"] | None = None
-    """Tree of rows with common prefixes that the row belongs to, at each of its tokens; ``None`` if rows
-    are computed one by one."""
-    node: Int[Tensor, "row token"] | None = None
+    tree: Int[Tensor, "*row token"] | None = None
+    """Tree of rows with common prefixes that the token belongs to; ``None`` if rows are computed one by one."""
+    node: Int[Tensor, "*row token"] | None = None
     """Node of the token in its tree; see ``ops.prefixes``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossInputs:
-    """What a policy loss needs, all of shape ``row token``, aligned to the token that is scored."""
+class TokenBatch(RowColumns):
+    """A padded micro-batch of rows; the sampled positions are those with ``turn_of_token >= 0``."""
+
+    attention_mask: Int[Tensor, "row token"]
+    """1 at real tokens, 0 at padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossInputs(TokenColumns):
+    """What a policy loss needs, all of shape ``row token``."""
 
     logprob: Float[Tensor, "row token"]
     """Log-probability under the policy, with gradient, nats."""
     old_logprob: Float[Tensor, "row token"]
     """Log-probability under the policy of the rollout, nats."""
-    token_advantage: Float[Tensor, "row token"]
-    """Advantage of the token."""
-    turn_of_token: Int[Tensor, "row token"]
-    """Turn of the token, -1 where it was not sampled."""
-    token_share: Float[Tensor, "row token"]
-    """Part of the averaged unit that the token stands for."""
     denominator: float
     """Number of units (tokens, turns or trajectories) in the whole optimizer step, all ranks."""
-    ref_logprob: Float[Tensor, "row token"] | None = None
-    """Log-probability under the reference policy, nats."""
-    token_weight: Float[Tensor, "row token"] | None = None
-    """Weight of the token in the surrogate; ``None`` means 1."""
     correction: Float[Tensor, "row token"] | None = None
     """Detached factor that corrects for a sampler that is not exactly the policy; ``None`` means 1."""
     entropy: Float[Tensor, "row token"] | None = None

@@ -185,8 +185,8 @@ def test_what_changes_while_it_is_written_is_not_published(copy):
 
 
 def test_files_of_the_user_stay(copy):
-    note = copy / PARTIAL / "notes.txt"
-    note.parent.mkdir()
+    note = copy / PARTIAL / "mine" / "notes.txt"
+    note.parent.mkdir(parents=True)
     note.write_text("mine")
     odd = copy / "trajectories" / "step_notes.txt"
     odd.write_text("mine")
@@ -195,7 +195,7 @@ def test_files_of_the_user_stay(copy):
     )
     assert note.read_text() == odd.read_text() == "mine"
     assert (copy / "checkpoint-3").is_dir()
-    assert os.listdir(copy / PARTIAL) == ["notes.txt"]
+    assert os.listdir(copy / PARTIAL) == ["mine"]
 
 
 def test_a_new_run_moves_the_trajectories_of_an_older_one_aside(copy, caplog):
