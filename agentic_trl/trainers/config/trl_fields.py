@@ -100,17 +100,11 @@ WITH_VLLM: dict[str, str | None] = {
 
 
 _EVALUATED = ("`eval_strategy` other than 'no'", lambda args: args.eval_strategy != "no")
-_SAVED = ("`save_strategy` other than 'no'", lambda args: args.save_strategy != "no")
 _FOLLOWING = ("`sync_ref_model=True`", lambda args: args.sync_ref_model)
 _PRINTED = ("`log_completions=True`", lambda args: args.log_completions)
 _LOADED = ("`dataloader_num_workers` of 1 or more", lambda args: args.dataloader_num_workers > 0)
-_CHECKPOINTED = ("`gradient_checkpointing=True`", lambda args: args.activation_checkpointing)
 _TRACKIO = ("`report_to='trackio'`", lambda args: "trackio" in args.report_to)
 _PUSHED = ("`push_to_hub=True`", lambda args: args.push_to_hub)
-_CORRECTED = (
-    "`vllm_importance_sampling_correction=True`",
-    lambda args: args.vllm_importance_sampling_correction,
-)
 
 READ_WITH: dict[str, tuple[str, Callable[[GRPOConfig], bool]]] = {
     "use_bias_correction_kl": ("`beta` above 0", lambda args: args.beta > 0),
@@ -119,21 +113,19 @@ READ_WITH: dict[str, tuple[str, Callable[[GRPOConfig], bool]]] = {
     "num_completions_to_print": _PRINTED,
     "log_unique_prompts": _PRINTED,
     "do_eval": _EVALUATED,
-    "eval_steps": ("`eval_strategy='steps'`", lambda args: args.eval_strategy == "steps"),
+    "eval_steps": (
+        "`eval_strategy='steps'` (0 leaves it out)",
+        lambda args: args.eval_strategy == "steps",
+    ),
     "eval_delay": _EVALUATED,
     "metric_for_best_model": _EVALUATED,
     "greater_is_better": (
         "`metric_for_best_model`",
         lambda args: args.metric_for_best_model is not None,
     ),
-    "save_steps": ("`save_strategy='steps'`", lambda args: args.save_strategy == "steps"),
-    "save_total_limit": _SAVED,
-    "save_only_model": _SAVED,
     "dataloader_persistent_workers": _LOADED,
     "dataloader_multiprocessing_context": _LOADED,
     "dataloader_in_order": _LOADED,
-    "activation_checkpointing_kwargs": _CHECKPOINTED,
-    "gradient_checkpointing_kwargs": _CHECKPOINTED,
     "optim_target_modules": (
         "an `optim` of GaLore or APOLLO",
         lambda args: "galore" in args.optim or "apollo" in args.optim,
@@ -144,12 +136,9 @@ READ_WITH: dict[str, tuple[str, Callable[[GRPOConfig], bool]]] = {
     "trackio_static_space_id": _TRACKIO,
     "hub_strategy": _PUSHED,
     "hub_always_push": _PUSHED,
-    "vllm_importance_sampling_mode": _CORRECTED,
-    "vllm_importance_sampling_clip_max": _CORRECTED,
-    "vllm_importance_sampling_clip_min": _CORRECTED,
-    "vllm_importance_sampling_cap": _CORRECTED,
 }
-"""Fields that act beside another setting alone: that setting, and whether a configuration has it."""
+"""Fields that act beside another setting alone, which is off unless the user sets it: that setting, and whether a
+configuration has it. Beside one that is on unless the user switches it off (saving, gradient checkpointing) they wait."""
 
 
 def refused_settings(args: GRPOConfig, fields: Iterable[dataclasses.Field[Any]]) -> list[str]:

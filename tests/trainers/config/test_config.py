@@ -42,11 +42,6 @@ BESIDE = {
         (["ref_model_mixup_alpha", "ref_model_sync_steps"], {"sync_ref_model": True}),
         (["num_completions_to_print", "log_unique_prompts"], {"log_completions": True}),
         (["do_eval", "eval_delay", "metric_for_best_model"], {"eval_strategy": "epoch"}),
-        (["save_total_limit", "save_only_model"], {"save_strategy": "epoch"}),
-        (
-            ["gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"],
-            {"activation_checkpointing": True},
-        ),
         (
             ["dataloader_persistent_workers", "dataloader_multiprocessing_context"],
             {"dataloader_num_workers": 1},
@@ -61,7 +56,6 @@ BESIDE = {
             ["greater_is_better"],
             {"metric_for_best_model": "return", "eval_strategy": "epoch"},
         ),
-        (["save_steps"], {"save_strategy": "steps"}),
         (["optim_target_modules"], {"optim": "galore_adamw"}),
     ]
     for name in names
@@ -111,11 +105,10 @@ def test_an_honoured_field_is_accepted(tmp_path, name):
 @pytest.mark.parametrize("name", sorted(READ_WITH))
 def test_a_field_that_acts_beside_another_is_refused_without_it(tmp_path, name):
     args = make_args(tmp_path)
-    args.use_vllm, args.vllm_importance_sampling_correction = name in WITH_VLLM, False
     setattr(args, name, other_value(FIELDS[name]))
     with pytest.raises(ValueError, match=f"{name}=.*it acts with .+"):
         check_environment_run(args)
-    assert set(BESIDE) == set(READ_WITH) - set(WITH_VLLM)
+    assert set(BESIDE) == set(READ_WITH)
 
 
 @pytest.mark.parametrize("name", sorted(WITH_VLLM))
