@@ -133,6 +133,10 @@ CASES = [
     ({"max_completion_length": None}, "max_completion_length=None: a response needs a limit"),
     ({"metric_for_best_model": "loss", **EVALUATED}, "metric_for_best_model='loss': evaluation"),
     ({"load_best_model_at_end": True, **EVALUATED}, "metric_for_best_model='loss': evaluation"),
+    (
+        {"method": "ppo", "scale_rewards": "none"},
+        "scale_rewards='none' is read by advantage=grpo or planpo or gigpo only",
+    ),
     ({"use_bias_correction_kl": False}, "it acts with `beta` above 0"),
     ({"torch_empty_cache_steps": 4}, "torch_empty_cache_steps=4 has no effect"),
     ({"history": "no_such_module:function"}, "history: got 'no_such_module:function'"),
