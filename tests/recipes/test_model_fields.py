@@ -1,6 +1,6 @@
 """Fields of a model in a recipe act or are refused.
 
-Mutations seen red: ``refuse_unread`` left out of ``parse``; a field taken out of ``READ_WITH``.
+Mutation seen red: ``refuse_unread`` left out of ``parse``.
 """
 
 import dataclasses

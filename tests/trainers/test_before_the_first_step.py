@@ -1,8 +1,8 @@
 """What would break at the first step, or at the first evaluation, works or is refused when the trainer is built.
 
 Mutations seen red: each check left out (the kind of the configuration, streams, packages, arguments of reward functions,
-the metric of the best model, the output of a critic, knobs beside an ``advantage_function``); a critic's logits not read; a critic left in ``eval``; the packages looked
-for after the model; a partial by position not taken apart; the number of held-out episodes not rounded to whole groups.
+the metric of the best model, the output of a critic, knobs beside an ``advantage_function``); a critic's logits not read; a critic
+left in ``eval``; a partial by position not taken apart; the number of held-out episodes not rounded to whole groups.
 """
 
 import functools

@@ -4,8 +4,7 @@ What reads a field is found in the sources: an attribute of a configuration (``a
 that check configurations, and outside the methods of TRL and transformers whose work the package does itself. That a
 refused field is refused, and that one that acts beside another is refused without it, ``test_config.py`` shows for each.
 
-Mutations seen red: ``torch_empty_cache_steps`` taken out of ``REFUSED``; a knob that nothing reads; a
-row of ``BY_HAND`` that is read anyway; ``training_step`` counted among what runs.
+Mutation seen red: ``torch_empty_cache_steps`` taken out of ``REFUSED``.
 """
 
 import ast

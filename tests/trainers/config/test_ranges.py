@@ -1,8 +1,8 @@
 """Every number and flag of the configurations and of ``evaluate`` is one, finite and in range.
 
-Mutations seen red: a range taken out of ``INHERITED``, and out of an annotation; the check of texts, of flags as numbers,
-of NaN, of whole numbers and of ``None`` left out; the check left out of ``PPOConfig``, which doubles batch sizes first; an
-argument of ``evaluate`` that is not handed to the check.
+Mutations seen red: a range taken out of ``INHERITED``, and out of an annotation; the check of flags given as numbers, of
+what is not finite and of whole numbers left out; the check left out of ``PPOConfig``, which doubles batch sizes first;
+arguments of ``evaluate`` that are not handed to the check.
 """
 
 import dataclasses

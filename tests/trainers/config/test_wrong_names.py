@@ -1,7 +1,6 @@
 """A name that no configuration has is answered with the one that was meant.
 
-Mutations seen red: ``explain_wrong_names`` left out for each class; a proposal that is no field; the look for fields of
-the configurations with a critic left out.
+Mutation seen red: the look for unknown names left out.
 """
 
 import dataclasses
