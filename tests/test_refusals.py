@@ -135,7 +135,7 @@ CASES = [
     ({"load_best_model_at_end": True, **EVALUATED}, "metric_for_best_model='loss': evaluation"),
     (
         {"method": "ppo", "scale_rewards": "none"},
-        "scale_rewards='none' is read by advantage=grpo or planpo or gigpo only",
+        "scale_rewards='none' is read by advantage=grpo or gigpo or planpo only",
     ),
     ({"use_bias_correction_kl": False}, "it acts with `beta` above 0"),
     ({"torch_empty_cache_steps": 4}, "torch_empty_cache_steps=4 has no effect"),
