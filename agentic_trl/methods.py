@@ -87,20 +87,23 @@ def _gigpo_arguments(args: Any, step: int, total_steps: int) -> dict[str, Any]:
 
 
 GRPO = Credit(
-    name="grpo", function=_grpo_per_turn, arguments=lambda args, step, total: _scale(args)
+    name="grpo",
+    function=_grpo_per_turn,
+    arguments=lambda args, step, total: _scale(args),
+    knobs=("scale_rewards",),
 )
 PLANPO = Credit(
     name="planpo",
     function=planpo_advantage,
     arguments=_planpo_arguments,
-    knobs=("planpo_alpha_start", "planpo_alpha_end", "planpo_response_group"),
+    knobs=("planpo_alpha_start", "planpo_alpha_end", "planpo_response_group", "scale_rewards"),
     signals=("response_advantage",),
 )
 GIGPO = Credit(
     name="gigpo",
     function=gigpo_advantage,
     arguments=_gigpo_arguments,
-    knobs=("gigpo_turn_weight", "turn_gamma"),
+    knobs=("gigpo_turn_weight", "turn_gamma", "scale_rewards"),
     signals=("state_advantage",),
 )
 TOKEN_GAE = Credit(

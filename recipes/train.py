@@ -40,6 +40,7 @@ from agentic_trl.old_names import KNOBS, new_flags
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
 from recipes import records
+from recipes.model_fields import refuse_unread
 
 SHOWN = {
     "success_rate": "success",
@@ -147,6 +148,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
         raise UsageError(
             "No model is named: set `model_name_or_path` to a name, a path, or 'tiny'."
         )
+    refuse_unread(parsed[2])
     return tuple(parsed)
 
 

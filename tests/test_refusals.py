@@ -28,10 +28,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is depr
 
 TRAINERS = ROOT / "agentic_trl" / "trainers"
 READERS = readers()
-SAID_HERE = ["config/checks.py", "config/ranges.py", "config/trl_fields.py", "config/ppo.py"]
+SAID_HERE = ["config/checks.py", "config/trl_fields.py", "config/ppo.py"]
 """Files whose sentences are all said by the cases of this file."""
 
 SAID_ELSEWHERE = {
+    "config/ranges.py": "tests/trainers/config/test_ranges.py",
     "config/trl_contract.py": "tests/trainers/config/test_trl_contract.py",
     "ranks/supported.py": "tests/trainers/ranks/test_supported.py",
 }
@@ -99,14 +100,16 @@ NAMES = [
 ]
 COUNTS = ["num_train_tasks", "num_eval_tasks", "max_turns", "max_tokens_per_turn"]
 COUNTS += ["max_tokens_per_trajectory", "max_context_tokens", "max_tokens_per_microbatch"]
-COUNTS += ["engine_slots", "engine_max_cache_tokens"]
+COUNTS += ["engine_slots", "engine_max_cache_tokens", "per_device_eval_batch_size"]
 SHARES = ["planpo_alpha_start", "planpo_alpha_end", "turn_gamma", "epsilon", "max_failed_fraction"]
-SHARES += ["token_gamma", "token_lambda", "turn_lambda"]
+SHARES += ["token_gamma", "token_lambda", "turn_lambda", "actfocus_alpha"]
 NOT_NEGATIVE = ["invalid_action_penalty", "history_window", "eval_temperature", "env_workers"]
-NOT_NEGATIVE += ["env_retries"]
+NOT_NEGATIVE += ["env_retries", "actfocus_beta", "gigpo_turn_weight", "epsilon_high"]
+NOT_NEGATIVE += ["critic_learning_rate", "critic_warmup_steps"]
 
 VLLM = {"rollout_engine": "vllm"}
 BIAS = {"method": "so-grpo"}
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5}
 
 CASES = [
     *[({**context(name), name: "nothing"}, f"{name}: got 'nothing', expected") for name in NAMES],
@@ -124,6 +127,18 @@ CASES = [
         for name in NOT_NEGATIVE
     ],
     ({"env_timeout": 0.0, "env_workers": 1}, "env_timeout: got 0.0, expected a positive"),
+    ({"cliprange_value": 0.0}, "cliprange_value: got 0.0, expected a positive"),
+    ({"method": "ppo", "num_generations": 0}, "num_generations: got 0, expected at least 1"),
+    ({"success_threshold": float("nan")}, "success_threshold: got nan, expected a finite"),
+    ({"max_completion_length": None}, "max_completion_length=None: a response needs a limit"),
+    ({"metric_for_best_model": "loss", **EVALUATED}, "metric_for_best_model='loss': evaluation"),
+    ({"load_best_model_at_end": True, **EVALUATED}, "metric_for_best_model='loss': evaluation"),
+    (
+        {"method": "ppo", "scale_rewards": "none"},
+        "scale_rewards='none' is read by advantage=grpo or gigpo or planpo only",
+    ),
+    ({"use_bias_correction_kl": False}, "it acts with `beta` above 0"),
+    ({"torch_empty_cache_steps": 4}, "torch_empty_cache_steps=4 has no effect"),
     ({"history": "no_such_module:function"}, "history: got 'no_such_module:function'"),
     ({"history": lambda_history()}, "which a checkpoint cannot hold"),
     ({"history_window": 1, "history": "full"}, "history_window=1 is read by history='window'"),
@@ -162,6 +177,7 @@ UNREAD = {
     **dict.fromkeys(["actfocus_alpha", "actfocus_beta", "turn_gamma"], 0.5),
     **dict.fromkeys(["turn_lambda", "token_gamma", "token_lambda"], 0.5),
     "planpo_response_group": "active",
+    "scale_rewards": "none",
     "turn_credit": "mean",
     "actfocus_renormalize": True,
     "sorl_norm": "proxy",

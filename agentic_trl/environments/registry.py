@@ -6,6 +6,7 @@ strings, which are resolved when an environment is built.
 
 import difflib
 import functools
+import inspect
 import types
 from collections.abc import Mapping
 from dataclasses import replace
@@ -136,14 +137,31 @@ def resolve_environment(
         spec = env_spec(environment)
         spec.load()
         return replace(spec, kwargs={**spec.kwargs, **arguments})
-    if isinstance(environment, functools.partial) and not environment.args:
+    if isinstance(environment, functools.partial):
         # Taken apart, so that the class inside can supply its own tasks.
-        return resolve_environment(environment.func, {**environment.keywords, **arguments})
+        named = _by_name(environment)
+        if named is not None:
+            return resolve_environment(environment.func, {**named, **arguments})
     builder = require_builder(environment, _name_of(environment))
     registered = [spec for spec in _REGISTRY.values() if _builds(spec, builder)]
     if len(registered) == 1:
         return replace(registered[0], id=_name_of(builder), entry_point=builder, kwargs=arguments)
     return EnvSpec(_name_of(builder), builder, kwargs=arguments)
+
+
+def _by_name(builder: functools.partial[Any]) -> dict[str, Any] | None:
+    """Return the arguments of a partial by their names; ``None`` if some have none."""
+    if not builder.args:
+        return builder.keywords
+    try:
+        signature = inspect.signature(builder.func)
+        bound = signature.bind_partial(*builder.args)
+    except (TypeError, ValueError):
+        return None
+    parameters = [signature.parameters[name] for name in bound.arguments]
+    if any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
+        return None
+    return {**bound.arguments, **builder.keywords}
 
 
 def _name_of(builder: Any) -> str:

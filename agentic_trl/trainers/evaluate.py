@@ -14,10 +14,19 @@ from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSetti
 from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.host import Model
+from agentic_trl.trainers.config.ranges import (
+    Count,
+    Finite,
+    NotNegative,
+    Positive,
+    Share,
+    check_numbers,
+)
 from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
 from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.probe import probe_for_evaluation
+from agentic_trl.trainers.user_code.missing import refuse_missing_packages
 from agentic_trl.trainers.user_code.tasks import (
     has_text_prompts,
     resolve_environments,
@@ -42,21 +51,21 @@ def evaluate(
     *,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     tasks: Sequence[Mapping[str, Any]] | None = None,
-    num_tasks: int = 200,
-    attempts: int = 1,
-    temperature: float | None = None,
-    max_turns: int | None = None,
-    max_tokens_per_turn: int | None = None,
-    max_context_tokens: int | None = None,
-    history_window: int | None = None,
+    num_tasks: Positive = 200,
+    attempts: Positive = 1,
+    temperature: NotNegative | None = None,
+    max_turns: Positive | None = None,
+    max_tokens_per_turn: Positive | None = None,
+    max_context_tokens: Positive | None = None,
+    history_window: Count | None = None,
     stop_strings: str | Sequence[str] | None = None,
     response_prefill: str | None = None,
-    success_threshold: float | None = None,
+    success_threshold: Finite | None = None,
     settings: RolloutSettings | None = None,
     environment_kwargs: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    batch_size: int = 64,
-    max_failed_fraction: float = 0.5,
+    seed: Count = 0,
+    batch_size: Positive = 64,
+    max_failed_fraction: Share = 0.5,
     engine_probe: bool = True,
     progress: bool = True,
 ) -> Evaluation:
@@ -95,11 +104,11 @@ def evaluate(
     Raises:
         RuntimeError: If more than ``max_failed_fraction`` of the environments failed; the first error is
             quoted.
+        ImportError: If a package of the environment is missing.
         ValueError: If the environment is unknown, the tokenizer has no chat template or does not fit the
             model, the model cannot be sampled right, a number is out of range, or ``settings`` come with an
             argument that they replace.
     """
-    _check_numbers(num_tasks, attempts, batch_size, max_failed_fraction)
     how = {
         "temperature": temperature,
         "max_turns": max_turns,
@@ -110,11 +119,16 @@ def evaluate(
         "response_prefill": response_prefill,
         "success_threshold": success_threshold,
     }
+    played = {"num_tasks": num_tasks, "attempts": attempts, "batch_size": batch_size, "seed": seed}
+    share = {"max_failed_fraction": max_failed_fraction}
+    flags = {"engine_probe": engine_probe, "progress": progress}
+    check_numbers(evaluate, {**how, **played, **share, **flags})
     chosen = _settings(settings, how)
+    specs = resolve_environments(environment, environment_kwargs)
+    refuse_missing_packages(specs)
+    rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
     loaded = load_model(model)
     tokenizer = load_tokenizer(tokenizer, model, loaded)
-    specs = resolve_environments(environment, environment_kwargs)
-    rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
     manager = RolloutManager(
         specs,
         within(chosen, context_limit(loaded)),
@@ -160,17 +174,3 @@ def _settings(given: RolloutSettings | None, how: dict[str, Any]) -> RolloutSett
             "about how episodes are played. Put the values there, or leave `settings` out."
         )
     return given
-
-
-def _check_numbers(num_tasks: int, attempts: int, batch_size: int, max_failed: float) -> None:
-    """Refuse numbers out of range.
-
-    Raises:
-        ValueError: At the first that is found.
-    """
-    counts = {"num_tasks": num_tasks, "attempts": attempts, "batch_size": batch_size}
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name}: got {value}, expected at least 1.")
-    if not 0 <= max_failed <= 1:
-        raise ValueError(f"max_failed_fraction: got {max_failed}, expected a number in [0, 1].")

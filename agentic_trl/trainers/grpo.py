@@ -26,12 +26,20 @@ from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
 from agentic_trl.trainers.model.vllm import choose_engine, require_vllm
 from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
+from agentic_trl.trainers.user_code.missing import (
+    refuse_missing_packages,
+    refuse_unfed,
+    refuse_unknown_metric,
+    refuse_unread_credit,
+)
 from agentic_trl.trainers.user_code.own_copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
 from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward
 from agentic_trl.trainers.user_code.tasks import (
+    columns_of,
     has_text_prompts,
     held_out_dataset,
+    refuse_streams,
     refuse_unknown_columns,
     refuse_unrewarded,
     resolve_environments,
@@ -95,7 +103,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         require_supported_trl()
         model = os.fspath(model) if isinstance(model, os.PathLike) else model
         args = args or AgenticGRPOConfig()
-        _require_kind(args, self)
+        require_kinds(self, args)
         self.advantage_function = advantage_function
         if environment is None:
             check_plain_run(args)
@@ -111,9 +119,17 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         check_environment_run(args)
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
+        refuse_streams(train_dataset, eval_dataset)
         specs = resolve_environments(environment, args.environment_kwargs)
+        refuse_missing_packages(specs)
+        refuse_unknown_metric(
+            args.metric_for_best_model,
+            open_ended=bool(reward_funcs) or isinstance(eval_dataset, dict),
+        )
         if advantage_function is None:
             refuse_unrewarded(specs, reward_funcs)
+        else:
+            refuse_unread_credit(args)
         if train_dataset is None:
             train_dataset = task_dataset(specs, args.num_train_tasks, "train")
         if eval_dataset is None:
@@ -123,6 +139,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         _require_enough_tasks(train_dataset, args)
         _prepend_judge(trl_arguments)
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        refuse_unfed(given, columns_of(train_dataset))
         take_over(model, peft_config=trl_arguments.get("peft_config"))
         weights = args.reward_weights
         changed = {
@@ -180,13 +197,27 @@ def _set_for_trl(args: AgenticGRPOConfig, values: dict[str, Any]) -> Iterator[No
             setattr(args, name, value)
 
 
-def _require_kind(args: AgenticGRPOConfig, trainer: AgenticGRPOTrainer) -> None:
-    if args.HAS_CRITIC != trainer.HAS_CRITIC:
+def require_kinds(
+    trainer: AgenticGRPOTrainer, args: Any, train_dataset: Any = None, eval_dataset: Any = None
+) -> None:
+    """Refuse a configuration of another trainer, TRL's among them, and data sets without a length.
+
+    Args:
+        trainer: The trainer that got them.
+        args: The configuration.
+        train_dataset: Tasks of training, or ``None``.
+        eval_dataset: Held-out tasks, or ``None``.
+
+    Raises:
+        TypeError: If one of them is of another kind.
+    """
+    if getattr(args, "HAS_CRITIC", None) != trainer.HAS_CRITIC:
         wanted = "PPOConfig or AgenticPPOConfig" if trainer.HAS_CRITIC else "AgenticGRPOConfig"
         raise TypeError(
             f"{type(trainer).__name__} got a {type(args).__name__}, expected {wanted}: its knobs are others. "
-            "Build that configuration, or the other trainer."
+            "Build that configuration, with the same fields of TRL, or the other trainer."
         )
+    refuse_streams(train_dataset, eval_dataset)
 
 
 def _prepend_judge(trl_arguments: dict[str, Any]) -> None:

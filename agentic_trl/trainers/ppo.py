@@ -16,9 +16,10 @@ from agentic_trl.batching import Row
 from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
-from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.grpo import AgenticGRPOTrainer, require_kinds
 from agentic_trl.trainers.update.critic import AdapterCritic, SeparateCritic, make_critic
 from agentic_trl.trainers.update.critic_credit import critic_credit, critic_loss
+from agentic_trl.trainers.update.critic_output import refuse_no_values
 from agentic_trl.trainers.update.loss import MicroBatch
 from agentic_trl.types import Trajectory
 
@@ -47,14 +48,18 @@ class PPOTrainer(AgenticGRPOTrainer):
         Args:
             model: As for ``trl.GRPOTrainer``.
             args: Configuration.
-            critic: A module that maps ``input_ids`` and ``attention_mask`` to a value per position.
+            critic: A module that maps ``input_ids`` and ``attention_mask`` to a value per position, or an
+                ``AutoModelForTokenClassification`` with ``num_labels=1``.
             **arguments: ``reward_funcs`` and ``train_dataset`` with a ``prompt`` column, and everything else
                 of ``AgenticGRPOTrainer``.
 
         Raises:
-            ValueError: If there is no reward function, or no prompt.
+            ValueError: If there is no reward function, or no prompt, or the critic gives no value per position.
         """
         args = args or PPOConfig()
+        require_kinds(self, args, arguments.get("train_dataset"), arguments.get("eval_dataset"))
+        if critic is not None:
+            refuse_no_values(critic)
         if arguments.get("advantage_function") is not None:
             raise ValueError(
                 f"{type(self).__name__} got an `advantage_function`, expected none: its advantages come from the critic. "

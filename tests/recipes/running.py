@@ -39,7 +39,12 @@ def train_for_a_step(path, folder, **more):
     flags |= {"per_device_train_batch_size": 2, "num_train_tasks": 4, "num_eval_tasks": 4}
     flags |= {"num_generations": min(2, written["num_generations"]), "max_completion_length": 4}
     flags |= {"steps_per_generation": min(2, written.get("steps_per_generation", 1))}
-    flags |= {"max_context_tokens": 2048, "eval_strategy": "no", "save_strategy": "no"}
+    flags |= {
+        "max_context_tokens": 2048,
+        "eval_strategy": "no",
+        "eval_steps": 0,
+        "save_strategy": "no",
+    }
     trainer = train.build(*train.parse(["--config", str(path), *words(flags | more)]))
     trainer.train()
     assert trainer.state.global_step == 1

@@ -34,6 +34,7 @@ SMALL = {
     "max_context_tokens": 900,
     "activation_checkpointing": "false",
     "eval_strategy": "no",
+    "eval_steps": 0,
     "save_strategy": "no",
 }
 

@@ -139,7 +139,7 @@ def check_environment_run(config: GRPOConfig) -> None:
             f"gradient_accumulation_steps={config.gradient_accumulation_steps}: the count that the "
             "loss is divided by would not be known at the first backward. Make it a multiple."
         )
-    problems += _engine_problems(config)
+    problems += [*_engine_problems(config), *_missing_problems(config)]
     if config.temperature <= 0:
         problems.append(
             f"temperature={config.temperature}: training samples, so it must be positive; eval_temperature=0 is greedy."
@@ -178,6 +178,22 @@ def _engine_problems(config: GRPOConfig) -> list[str]:
             "vllm_importance_sampling_correction: vLLM gives log-probabilities before the temperature or after top_p, "
             "top_k, min_p and repetition_penalty, and with both set neither are the policy's. Set temperature=1.0, "
             "leave the others at their defaults, or set vllm_importance_sampling_correction=False."
+        )
+    return problems
+
+
+def _missing_problems(config: GRPOConfig) -> list[str]:
+    """Return a sentence for each thing that a run would miss: a limit of responses, a metric of evaluation."""
+    problems = []
+    if config.max_completion_length is None and config.max_tokens_per_turn is None:
+        problems.append(
+            "max_completion_length=None: a response needs a limit. Set it, or max_tokens_per_turn."
+        )
+    if config.metric_for_best_model in ("loss", "eval_loss"):
+        problems.append(
+            f"metric_for_best_model={config.metric_for_best_model!r}: evaluation plays episodes and has no loss, by which "
+            "load_best_model_at_end, save_strategy='best' and schedules that follow a metric go. Set "
+            "metric_for_best_model='success_rate' or 'return'."
         )
     return problems
 

@@ -16,6 +16,7 @@ from agentic_trl.trainers.config.checks import (
 )
 from agentic_trl.trainers.config.ranges import NotNegative, Positive, Share, check_ranges, knob
 from agentic_trl.trainers.config.rollout import RolloutConfig
+from agentic_trl.trainers.config.wrong_names import explain_wrong_names
 
 _BY_METHOD = "None takes the method's value."
 
@@ -43,7 +44,7 @@ class AgenticGRPOConfig(RolloutConfig):
         None, help=f"Level of the ratio: 'token', 'turn', 'sequence'. {_BY_METHOD}"
     )
     epsilon: Share | None = knob(None, help=f"Clip distance below 1, in [0, 1]. {_BY_METHOD}")
-    epsilon_high: float | None = knob(
+    epsilon_high: NotNegative | None = knob(
         None, help=f"Clip distance above 1; the same as epsilon if unset. {_BY_METHOD}"
     )
     loss_aggregation: str | None = knob(
@@ -51,8 +52,9 @@ class AgenticGRPOConfig(RolloutConfig):
         help="Mean over 'token's, over 'turn's of token means, or over 'trajectory's of token "
         f"means. {_BY_METHOD}",
     )
-    per_device_eval_batch_size: int | None = knob(
-        None, help="Episodes played together in evaluation; None takes the training's number."
+    per_device_eval_batch_size: Positive | None = knob(
+        None,
+        help="Episodes played together in evaluation; None takes the training's number, in whole groups.",
     )
     bf16: bool | None = knob(
         None, help="Train in bfloat16; None does so where there is an accelerator."
@@ -66,12 +68,16 @@ class AgenticGRPOConfig(RolloutConfig):
     planpo_response_group: str = knob(
         "success", help="Responses compared in A^S: those of 'success'es, or all 'active' (eq. 4)."
     )
-    gigpo_turn_weight: float = knob(1.0, help="Weight of the anchor-state advantage (w).")
+    gigpo_turn_weight: NotNegative = knob(
+        1.0, help="Weight of the anchor-state advantage, 0 or more (w)."
+    )
     token_weighting: str | None = knob(
         None, help=f"Weight of tokens in the surrogate: 'uniform', 'actfocus'. {_BY_METHOD}"
     )
-    actfocus_alpha: float = knob(0.3, help="Weight of reasoning tokens, in [0, 1] (alpha, eq. 6).")
-    actfocus_beta: float = knob(1.0, help="Largest extra weight of an action token (beta, eq. 6).")
+    actfocus_alpha: Share = knob(0.3, help="Weight of reasoning tokens, in [0, 1] (alpha, eq. 6).")
+    actfocus_beta: NotNegative = knob(
+        1.0, help="Largest extra weight of an action token, 0 or more (beta, eq. 6)."
+    )
     actfocus_renormalize: bool = knob(
         False, help="Divide the weights by their mean over the rollout batch."
     )
@@ -103,17 +109,17 @@ class AgenticGRPOConfig(RolloutConfig):
         """Resolve the method and check the values.
 
         Raises:
-            ValueError: If a name is unknown, a number out of range, or a knob without effect is set.
+            ValueError: If a number is out of range, a name unknown, or a knob without effect is set.
         """
+        check_ranges(self)
         check_names(self)
         check_unused_knobs(self)
         self._resolve_method()
         check_reference(self)
-        check_ranges(self)
         if self.rollout_engine == "vllm":
             self.use_vllm = True
         if self.per_device_eval_batch_size is None:
-            self.per_device_eval_batch_size = self.per_device_train_batch_size
+            self.per_device_eval_batch_size = self._held_out_batch()
         if self.bf16 is None and not torch.accelerator.is_available():
             self.bf16 = False  # TRL's default needs an accelerator
         with warnings.catch_warnings():
@@ -126,9 +132,18 @@ class AgenticGRPOConfig(RolloutConfig):
         value = getattr(self, name)
         return METHODS[self.method].settings.get(name, DEFAULTS[name]) if value is None else value
 
+    def _held_out_batch(self) -> int:
+        """Return the training's number of episodes; where TRL counts the groups of held-out ones, whole groups."""
+        size: int = self.per_device_train_batch_size
+        if self.eval_strategy == "no":
+            return size
+        group: int = self.num_generations_eval or self.num_generations
+        return -(-size // group) * group
+
     def _resolve_method(self) -> None:
         for name in DEFAULTS.keys() & {one.name for one in dataclasses.fields(self)}:
             setattr(self, name, self.resolved(name))
 
 
+explain_wrong_names(AgenticGRPOConfig)
 accept_old_fields(AgenticGRPOConfig, KNOBS)

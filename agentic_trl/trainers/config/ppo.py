@@ -5,7 +5,16 @@ from typing import Any, ClassVar
 
 from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
-from agentic_trl.trainers.config.ranges import Share, knob
+from agentic_trl.trainers.config.ranges import (
+    Count,
+    NotNegative,
+    Positive,
+    Share,
+    Width,
+    check_ranges,
+    knob,
+)
+from agentic_trl.trainers.config.wrong_names import explain_wrong_names
 
 
 @dataclass
@@ -18,16 +27,16 @@ class PPOConfig(AgenticGRPOConfig):
     HAS_CRITIC: ClassVar[bool] = True
 
     method: str = knob("ppo", help="Paper whose knobs are set: ppo, so-ppo, steppo, actfocus-ppo.")
-    num_generations: int | None = knob(
+    num_generations: Positive = knob(
         1, help="Episodes of a task in a generation batch, at least 1."
     )
-    critic_learning_rate: float = knob(
+    critic_learning_rate: NotNegative = knob(
         1e-5, help="Peak learning rate of the critic; the schedule is the policy's."
     )
-    critic_warmup_steps: int = knob(
+    critic_warmup_steps: Count = knob(
         0, help="Optimizer steps at the start in which only the critic learns."
     )
-    cliprange_value: float = knob(
+    cliprange_value: Width = knob(
         0.5, help="Range in which a value moves at full effect, reward units."
     )
     token_gamma: Share = knob(1.0, help="Discount per token of token_gae, in [0, 1].")
@@ -49,8 +58,9 @@ class PPOConfig(AgenticGRPOConfig):
         """Let one episode a task pass TRL's check of groups, which wants two.
 
         Raises:
-            ValueError: If prefixes are to be shared, which a critic does not.
+            ValueError: If a number is out of range, or prefixes are to be shared, which a critic does not.
         """
+        check_ranges(self)
         if self.share_prefixes:
             raise ValueError(
                 "share_prefixes=True: got a trainer with a critic, expected one without: critics read whole rows. "
@@ -78,5 +88,7 @@ class AgenticPPOConfig(PPOConfig):
     """Configuration of ``AgenticPPOTrainer``."""
 
 
+explain_wrong_names(PPOConfig)
+explain_wrong_names(AgenticPPOConfig)
 accept_old_fields(PPOConfig, KNOBS)
 accept_old_fields(AgenticPPOConfig, KNOBS)

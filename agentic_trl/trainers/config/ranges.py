@@ -1,33 +1,22 @@
-"""Knobs: fields with a help text, and ranges, which stand in the annotations of the fields."""
+"""Knobs: fields with a help text, and the numbers that they may have.
 
+The range of a field of ours stands in its annotation, that of an inherited one in ``trl_ranges.py``.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf
-from typing import Annotated, Any, get_args, get_type_hints
+from math import inf, isfinite
+from numbers import Integral, Real
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
 from trl import GRPOConfig
+
+from agentic_trl.trainers.config.trl_ranges import INHERITED, Range
 
 
 def knob(default: object, *, help: str) -> Any:
     """Return a field of a configuration, whose help text the command line shows."""
     return field(default=default, metadata={"help": help})
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers that a knob may have."""
-
-    low: float
-    """The smallest."""
-    high: float
-    """The largest."""
-    meant: str
-    """The expected values, in words."""
-    above: bool = False
-    """Whether the smallest is left out."""
-
-    def __contains__(self, value: float) -> bool:
-        """Return whether a number lies in the range."""
-        return self.low <= value <= self.high and not (self.above and value == self.low)
 
 
 Positive = Annotated[int, Range(1, inf, "at least 1")]
@@ -40,21 +29,98 @@ Share = Annotated[float, Range(0, 1, "a number in [0, 1]")]
 """A share, a discount or a weight."""
 Seconds = Annotated[float, Range(0, inf, "a positive number of seconds, or None", above=True)]
 """A span of time."""
+Width = Annotated[float, Range(0, inf, "a positive number", above=True)]
+"""A distance."""
+Finite = Annotated[float, Range(-inf, inf, "a finite number")]
+"""Any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """What a field or an argument takes that is a number or a flag."""
+
+    range: Range | None
+    """The numbers; ``None`` for a flag."""
+    whole: bool
+    """Whether they are whole numbers."""
+    optional: bool
+    """Whether ``None`` is taken."""
+
+    def refusal(self, name: str, value: Any) -> str | None:
+        """Return the sentence that refuses a value; ``None`` if it is taken.
+
+        Args:
+            name: The name of the field or argument.
+            value: What the user gave.
+        """
+        if value is None and self.optional:
+            return None
+        if self.range is None:
+            is_flag = not isinstance(value, str) and value in (False, True)
+            return None if is_flag else f"{name}: got {value!r}, expected True or False."
+        meant = self.range.meant
+        if isinstance(value, str):
+            return (
+                f"{name}: got the text {value!r}, expected {meant}. Give a number, without quotes."
+            )
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return f"{name}: got {value!r}, expected {meant}. Give a number."
+        if not isfinite(value):
+            return f"{name}: got {value}, expected {meant}, and finite."
+        if self.whole and not isinstance(value, Integral):
+            return f"{name}: got {value}, expected {meant}, and a whole number (an int)."
+        return None if float(value) in self.range else f"{name}: got {value}, expected {meant}."
+
+
+def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
+    """Yield the names of fields or arguments that are numbers or flags, and what they take.
+
+    Args:
+        owner: A configuration class, or a function whose annotations hold ranges.
+    """
+    for name, hint in get_type_hints(owner, include_extras=True).items():
+        if get_origin(hint) is ClassVar:
+            continue
+        parts = (hint, *get_args(hint))  # `Positive | None` holds its range one level down
+        ranges = [
+            one
+            for part in parts
+            for one in getattr(part, "__metadata__", ())
+            if isinstance(one, Range)
+        ]
+        if not ranges and name in INHERITED:
+            ranges = [INHERITED[name]]
+        plain = {getattr(part, "__origin__", part) for part in parts}
+        optional = type(None) in plain
+        if ranges:
+            yield name, Number(ranges[0], whole=float not in plain, optional=optional)
+        elif bool in plain and not plain & {str, int, float}:
+            yield name, Number(None, whole=False, optional=optional)
 
 
 def check_ranges(config: GRPOConfig) -> None:
-    """Refuse numbers out of range.
+    """Refuse what is no number, not finite, or out of range.
 
     Args:
-        config: A resolved configuration; ``None`` is in every range.
+        config: A configuration.
 
     Raises:
         ValueError: At the first that is found.
     """
-    for name, hint in get_type_hints(type(config), include_extras=True).items():
-        parts = (hint, *get_args(hint))  # `Positive | None` holds its range one level down
-        ranges = [one for part in parts for one in getattr(part, "__metadata__", ())]
-        value = getattr(config, name, None)
-        for one in ranges:
-            if isinstance(one, Range) and value is not None and value not in one:
-                raise ValueError(f"{name}: got {value}, expected {one.meant}.")
+    check_numbers(type(config), vars(config))
+
+
+def check_numbers(owner: Any, given: Mapping[str, Any]) -> None:
+    """Refuse what is no number, not finite, or out of range.
+
+    Args:
+        owner: A configuration class, or a function whose annotations hold ranges.
+        given: Values by the names of fields or arguments.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    for name, number in numbers_of(owner):
+        refusal = number.refusal(name, given[name]) if name in given else None
+        if refusal is not None:
+            raise ValueError(refusal)

@@ -6,7 +6,15 @@ from typing import Any, ClassVar
 from trl import GRPOConfig
 
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.trainers.config.ranges import Count, NotNegative, Positive, Seconds, Share, knob
+from agentic_trl.trainers.config.ranges import (
+    Count,
+    Finite,
+    NotNegative,
+    Positive,
+    Seconds,
+    Share,
+    knob,
+)
 from agentic_trl.user_values import as_texts
 
 
@@ -50,7 +58,7 @@ class RolloutConfig(GRPOConfig):
     eval_temperature: NotNegative | None = knob(
         None, help="Temperature of evaluation; 0 is greedy, None the training temperature."
     )
-    success_threshold: float | None = knob(
+    success_threshold: Finite | None = knob(
         None,
         help="Final score, reward functions included, from which an episode is a success, unless the environment "
         "says itself; None takes the environment's.",

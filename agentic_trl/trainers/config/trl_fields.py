@@ -2,11 +2,12 @@
 
 A setting of TRL or transformers is never ignored in silence: every field of ``GRPOConfig`` stands in ``WITH_VLLM``,
 in ``REFUSED``, or among those that act as they do in TRL (``HONOURED`` in
-``tests/trainers/config/trl_contract_tables.py``), which a test checks.
+``tests/trainers/config/trl_contract_tables.py``), which a test checks. Those that act beside another setting alone
+stand in ``READ_WITH``, too.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from trl import GRPOConfig
@@ -71,6 +72,9 @@ REFUSED: dict[str, str] = {
     "label_names": "there are no labels; leave it unset",
     "train_sampling_strategy": "tasks come in the order of `shuffle_dataset`; leave it alone",
     "length_column_name": "rows are sorted by their length already; leave it alone",
+    "torch_empty_cache_steps": "the trainer has a step of its own, which does not read it; leave it unset",
+    "do_train": "nothing reads it; call train() of the trainer",
+    "do_predict": "nothing reads it; call evaluate() of the trainer",
     "enable_jit_checkpoint": "the signal reaches ranks at different optimizer steps; set `save_steps` instead",
 }
 """Fields that are refused off their default, each with what to do instead."""
@@ -93,6 +97,48 @@ WITH_VLLM: dict[str, str | None] = {
     "vllm_group_port": "server",
 }
 """Fields that act with ``use_vllm`` as they do in TRL, each with the ``vllm_mode`` that it takes."""
+
+
+_EVALUATED = ("`eval_strategy` other than 'no'", lambda args: args.eval_strategy != "no")
+_FOLLOWING = ("`sync_ref_model=True`", lambda args: args.sync_ref_model)
+_PRINTED = ("`log_completions=True`", lambda args: args.log_completions)
+_LOADED = ("`dataloader_num_workers` of 1 or more", lambda args: args.dataloader_num_workers > 0)
+_TRACKIO = ("`report_to='trackio'`", lambda args: "trackio" in args.report_to)
+_PUSHED = ("`push_to_hub=True`", lambda args: args.push_to_hub)
+
+READ_WITH: dict[str, tuple[str, Callable[[GRPOConfig], bool]]] = {
+    "use_bias_correction_kl": ("`beta` above 0", lambda args: args.beta > 0),
+    "ref_model_mixup_alpha": _FOLLOWING,
+    "ref_model_sync_steps": _FOLLOWING,
+    "num_completions_to_print": _PRINTED,
+    "log_unique_prompts": _PRINTED,
+    "do_eval": _EVALUATED,
+    "eval_steps": (
+        "`eval_strategy='steps'` (0 leaves it out)",
+        lambda args: args.eval_strategy == "steps",
+    ),
+    "eval_delay": _EVALUATED,
+    "metric_for_best_model": _EVALUATED,
+    "greater_is_better": (
+        "`metric_for_best_model`",
+        lambda args: args.metric_for_best_model is not None,
+    ),
+    "dataloader_persistent_workers": _LOADED,
+    "dataloader_multiprocessing_context": _LOADED,
+    "dataloader_in_order": _LOADED,
+    "optim_target_modules": (
+        "an `optim` of GaLore or APOLLO",
+        lambda args: "galore" in args.optim or "apollo" in args.optim,
+    ),
+    "project": _TRACKIO,
+    "trackio_space_id": _TRACKIO,
+    "trackio_bucket_id": _TRACKIO,
+    "trackio_static_space_id": _TRACKIO,
+    "hub_strategy": _PUSHED,
+    "hub_always_push": _PUSHED,
+}
+"""Fields that act beside another setting alone, which is off unless the user sets it: that setting, and whether a
+configuration has it. Beside one that is on unless the user switches it off (saving, gradient checkpointing) they wait."""
 
 
 def refused_settings(args: GRPOConfig, fields: Iterable[dataclasses.Field[Any]]) -> list[str]:
@@ -119,12 +165,15 @@ def refused_settings(args: GRPOConfig, fields: Iterable[dataclasses.Field[Any]])
 
 def _reason(args: GRPOConfig, name: str) -> str | None:
     """Return why a field would have no effect; ``None`` if it acts."""
-    if name not in WITH_VLLM:
-        return REFUSED.get(name)
-    mode = WITH_VLLM[name]
-    if not args.use_vllm:
+    if name in REFUSED:
+        return REFUSED[name]
+    if name in WITH_VLLM and not args.use_vllm:
         return "it acts with `rollout_engine='vllm'`"
-    return None if mode in (None, args.vllm_mode) else f"it acts with `vllm_mode={mode!r}`"
+    mode = WITH_VLLM.get(name)
+    if mode not in (None, args.vllm_mode):
+        return f"it acts with `vllm_mode={mode!r}`"
+    beside, is_set = READ_WITH.get(name, ("", lambda args: True))
+    return None if is_set(args) else f"it acts with {beside}"
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -25,6 +25,7 @@ from agentic_trl.trainers.model.frozen_copy import independent_copy
 from agentic_trl.trainers.model.leftovers import strip
 from agentic_trl.trainers.model.peft_adapters import plain_start, same_flags
 from agentic_trl.trainers.model.value_model import ValueModel
+from agentic_trl.trainers.update.critic_output import read_values
 from agentic_trl.types import TokenBatch
 
 FOLDER = "critic"
@@ -107,7 +108,8 @@ class SeparateCritic(Critic):
         """Take a value model.
 
         Args:
-            model: A module that maps ``input_ids`` and ``attention_mask`` to a value per position.
+            model: A module that maps ``input_ids`` and ``attention_mask`` to a value per position; see
+                ``read_values``.
             accelerator: Puts it on the device and, with several ranks, into DDP.
         """
         self._accelerator = accelerator
@@ -130,15 +132,9 @@ class SeparateCritic(Critic):
     def _forward(self, batch: TokenBatch) -> Float[Tensor, "row token"]:
         # A rank without rows scores nothing: without gradients no collective may be met.
         model = self._wrapped if torch.is_grad_enabled() else self.model
-        value: Tensor = model(batch.input_ids, batch.attention_mask)
-        shape = tuple(batch.input_ids.shape)
-        if not isinstance(value, Tensor) or tuple(value.shape) != shape:
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(
-                f"The critic ({type(self.model).__name__}) returned {got} for ids of shape {shape}, expected a tensor of "
-                "that shape: a value for each position. Return, for example, `head(hidden)[..., 0]`."
-            )
-        return value
+        return read_values(
+            model(batch.input_ids, batch.attention_mask), batch.input_ids, self.model
+        )
 
     def no_sync(self) -> AbstractContextManager[Any]:
         """Return a context in which gradients are not reduced over ranks."""

@@ -1,6 +1,6 @@
 """Reading a trainer's ``environment`` argument, and making its tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 from datasets import Dataset
@@ -61,6 +61,38 @@ def held_out_dataset(specs: Mapping[str, EnvSpec], count: int) -> Dataset | None
         return None
 
 
+def refuse_streams(train_dataset: Any, eval_dataset: Any) -> None:
+    """Refuse data sets that have no length or no rows by number.
+
+    Args:
+        train_dataset: Tasks of training, or ``None``.
+        eval_dataset: Held-out tasks, several sets of them by name, or ``None``.
+
+    Raises:
+        TypeError: At the first that is found.
+    """
+    several = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
+    given = {"train_dataset": train_dataset}
+    given |= {f"eval_dataset{name and f'[{name!r}]'}": one for name, one in several.items()}
+    for name, one in given.items():
+        if one is not None and not (isinstance(one, Sized) and hasattr(one, "__getitem__")):
+            raise TypeError(
+                f"{name}: got an object of type {type(one).__name__}, expected a datasets.Dataset with a length: each task is "
+                "drawn by its number, several times for a group. Load it without streaming, or take its first rows: "
+                "Dataset.from_list(list(stream.take(1000)))."
+            )
+
+
+def columns_of(dataset: Any) -> list[str]:
+    """Return the columns of a data set or of a list of rows.
+
+    Args:
+        dataset: Tasks.
+    """
+    named = getattr(dataset, "column_names", None)
+    return list(named if named is not None else dataset[0])
+
+
 def refuse_unrewarded(specs: Mapping[str, EnvSpec], reward_funcs: Any) -> None:
     """Refuse environments that nothing scores.
 
@@ -92,7 +124,7 @@ def refuse_unknown_columns(specs: Mapping[str, EnvSpec], dataset: Dataset) -> No
         if columns is None:
             return
         taken |= set(as_texts("task_columns", columns))
-    unknown = sorted(set(dataset.column_names) - taken)
+    unknown = sorted(set(columns_of(dataset)) - taken)
     if unknown:
         raise ValueError(
             f"The dataset has the columns {unknown}, which the environment does not take; it takes "

@@ -2,7 +2,7 @@
 
 Mutations seen red: a method's knob overriding an explicit one; a field of GRPOConfig missing from both
 lists; a refused field accepted; a field of vLLM accepted
-without vLLM or in the other mode; PlanPO accepting a penalty.
+without vLLM or in the other mode; PlanPO accepting a penalty; a field accepted without the one that it acts beside.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from trl import GRPOConfig
 from agentic_trl.methods import methods_of
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
-from agentic_trl.trainers.config.trl_fields import REFUSED, WITH_VLLM, refused_settings
+from agentic_trl.trainers.config.trl_fields import READ_WITH, REFUSED, WITH_VLLM, refused_settings
 from tests.tiny import make_args
 from tests.trainers.config.trl_contract_tables import HONOURED
 
@@ -34,6 +34,33 @@ OTHER_VALUES = {
     "include_for_metrics": ["inputs"],
     "label_names": ["labels"],
 }
+
+
+BESIDE = {
+    name: setting
+    for names, setting in [
+        (["ref_model_mixup_alpha", "ref_model_sync_steps"], {"sync_ref_model": True}),
+        (["num_completions_to_print", "log_unique_prompts"], {"log_completions": True}),
+        (["do_eval", "eval_delay", "metric_for_best_model"], {"eval_strategy": "epoch"}),
+        (
+            ["dataloader_persistent_workers", "dataloader_multiprocessing_context"],
+            {"dataloader_num_workers": 1},
+        ),
+        (["dataloader_in_order"], {"dataloader_num_workers": 1}),
+        (["project", "trackio_space_id", "trackio_bucket_id"], {"report_to": ["trackio"]}),
+        (["trackio_static_space_id"], {"report_to": ["trackio"]}),
+        (["hub_strategy", "hub_always_push"], {"push_to_hub": True}),
+        (["use_bias_correction_kl"], {"beta": 0.1}),
+        (["eval_steps"], {"eval_strategy": "steps"}),
+        (
+            ["greater_is_better"],
+            {"metric_for_best_model": "return", "eval_strategy": "epoch"},
+        ),
+        (["optim_target_modules"], {"optim": "galore_adamw"}),
+    ]
+    for name in names
+}
+"""What else is set for a field to act."""
 
 
 def other_value(field):
@@ -68,9 +95,20 @@ def test_a_refused_field_is_named_with_what_to_do(tmp_path, name):
 @pytest.mark.parametrize("name", sorted(HONOURED - {"scale_rewards", "steps_per_generation"}))
 def test_an_honoured_field_is_accepted(tmp_path, name):
     args = make_args(tmp_path)
+    for beside, value in BESIDE.get(name, {}).items():
+        setattr(args, beside, value)
     if name != "gradient_accumulation_steps":
         setattr(args, name, other_value(FIELDS[name]))
     check_environment_run(args)
+
+
+@pytest.mark.parametrize("name", sorted(READ_WITH))
+def test_a_field_that_acts_beside_another_is_refused_without_it(tmp_path, name):
+    args = make_args(tmp_path)
+    setattr(args, name, other_value(FIELDS[name]))
+    with pytest.raises(ValueError, match=f"{name}=.*it acts with .+"):
+        check_environment_run(args)
+    assert set(BESIDE) == set(READ_WITH)
 
 
 @pytest.mark.parametrize("name", sorted(WITH_VLLM))

@@ -120,7 +120,6 @@ HONOURED: frozenset[str] = frozenset(
         "activation_checkpointing_kwargs",
         "gradient_checkpointing",
         "gradient_checkpointing_kwargs",
-        "torch_empty_cache_steps",
         "logging_strategy",
         "logging_steps",
         "logging_first_step",
@@ -178,9 +177,7 @@ HONOURED: frozenset[str] = frozenset(
         "ddp_timeout",
         "debug",
         "skip_memory_metrics",
-        "do_train",
         "do_eval",
-        "do_predict",
         "resume_from_checkpoint",
         "local_rank",
     ]
