@@ -252,7 +252,7 @@ def test_a_failed_episode_is_played_anew_from_the_start(bad, pool):
     assert trajectory.stop is StopReason.TERMINATED
     (fault,) = trajectory.faults
     assert (fault.stop, fault.turns) == (StopReason.ENVIRONMENT_ERROR, 1)
-    assert "host.py" in fault.traceback
+    assert "checked_calls.py" in fault.traceback
     assert engine.released == [0, 0]
     assert closed.wait(20)
     assert spoiled.taken == ["b", "b"]  # never touched again
