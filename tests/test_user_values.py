@@ -1,9 +1,9 @@
 """Values of strangers: taken as they are meant, or refused with a sentence that shows them.
 
 Mutations seen red: any object with a truth value as a flag; numbers as flags; NaN as a reward; no bound;
-texts as rewards; arrays with one entry as scalars; a list of two letters as a result; any object as info; a fraction
-or a text as a seed; ``repr`` unguarded; the byte ESC alone removed; an unclosed sequence takes the rest; one letter of
-mojibake taken for a sequence; a bound of twice the length.
+texts as rewards; arrays with one entry as scalars; a list of two letters as a result; any object as info; a bool as
+a seed; ``repr`` unguarded; the byte ESC alone removed; an unclosed sequence closed by a newline; mojibake taken for a
+sequence.
 """
 
 import math

@@ -1,9 +1,9 @@
 """What an environment says besides its observations: clean, unable to forge a turn, and refused in a sentence.
 
-Mutations seen red: instructions, roles, contents, nested texts not escaped; all added tokens escaped (tool calls);
+Mutations seen red: messages, nested texts not escaped; all added tokens escaped (tool calls);
 special tokens only (DeepSeek's); the tags of the own format escaped; trusted text escaped; complaint not escaped;
-nothing cleaned; a state key cleaned instead of written out; a refused opening ends the run; only the template's own
-error counts; no fault; a refused opening played anew.
+observations, messages or instructions not cleaned; a state key cleaned, or kept; a refused opening ends the run; only
+the template's own error counts; no fault; any seed cut to an integer; ``noise_seed`` overwritten.
 """
 
 import copy

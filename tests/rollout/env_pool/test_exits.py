@@ -1,8 +1,8 @@
 """Exits and unreadable errors of environments: failed attempts, never the end of the run.
 
 Mutations seen red: only ``Exception`` is a failure (inline, threads; in the process); the late interrupt of a worker
-that was given up is raised; ``str(error)`` unguarded; the traceback unguarded; no bound; the end cut instead of the
-middle; control characters kept; the loop ends with a task's exit.
+that was given up is raised; ``str(error)`` unguarded; the traceback unguarded; no bound; the loop ends
+with a task's exit.
 """
 
 import asyncio

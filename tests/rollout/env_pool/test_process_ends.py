@@ -1,9 +1,8 @@
 """Ends of environments' processes, of what these started and of the trainer; closing is bounded.
 
-Mutations seen red: the group left alone once its leader was waited for; only the connection's end is the process's;
-no watcher; no signal at the parent's death; the watcher keeps the connection; the watcher is a child of the
-environment; building not timed; building timed as a step; an assertion without descriptors; descriptors left open
-after a failed start; closing inline without an end; a timer left behind.
+Mutations seen red: only the connection's end is the process's; no watcher; no signal at the parent's death; building
+not timed; building timed as a step; an assertion without descriptors; closing inline without an end; a timer left
+behind.
 """
 
 import os
@@ -214,3 +213,4 @@ def test_environments_without_workers_are_closed_in_the_thread_that_built_them(p
     opened(pool)
     pool.close()
     assert Bound.threads == (True,)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0

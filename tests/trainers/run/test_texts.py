@@ -1,6 +1,6 @@
 """The table of completions: what a console prints of an episode has nothing to carry out.
 
-Mutations seen red: prompts, completions as they are.
+Mutations seen red: texts as they are.
 """
 
 import dataclasses
