@@ -1,12 +1,66 @@
-"""Values from users and their code: rewards, flags and lists of texts, read as they are meant or refused."""
+"""Values from users and their code: rewards, flags, seeds and texts, read as they are meant or refused."""
 
 import numbers
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 LARGEST_REWARD = 1e12
 """Largest magnitude of a reward. An episode of 10 000 such turns sums to 1e16, and a million squares of that
 to 1e38, still a float32 (at most 3.4e38): no return, variance or value loss of a run overflows."""
+
+LONGEST_ERROR = 10_000
+"""Most characters of an error's text or traceback that are kept."""
+
+_CONTROLS = re.compile(
+    r"\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # titles and links, up to their end
+    r"|\x1b[PX^_][^\x07\x1b\n]*+\x1b\\"
+    r"|(?:\x1b\[|\x9b(?=[0-?]))[0-?]*+[ -/]*+[@-~]"  # colours and moves of the cursor
+    r"|\x1b[!-/]*+[0-~]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+"""Escape sequences of terminals, whole, and control characters other than tab and newline."""
+
+
+def clean_text(text: str) -> str:
+    """Return a text of a stranger that a tokenizer, a file and a terminal can take.
+
+    Args:
+        text: Any text: an observation, a message, an error.
+
+    Returns:
+        The text without escape sequences and control characters other than tab and newline, lone surrogates
+        replaced by question marks; a text without these comes back as it is.
+    """
+    return _CONTROLS.sub("", text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def visible_text(text: str) -> str:
+    r"""Return a text on which a console has nothing to carry out, and that loses nothing.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The text with what cannot be printed, but for newlines, as Python writes it: ``\x1b``.
+    """
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def error_text(text: str) -> str:
+    """Return the text of an error, cleaned and cut to ``LONGEST_ERROR`` characters.
+
+    Args:
+        text: A message or a traceback of any length.
+
+    Returns:
+        The text; of a longer one a tenth from the beginning and the rest from the end.
+    """
+    if len(text) > LONGEST_ERROR:
+        left = f" [... {len(text)} characters in all ...] "
+        head = LONGEST_ERROR // 10
+        text = text[:head] + left + text[head + len(left) - LONGEST_ERROR :]
+    return clean_text(text)
 
 
 def read_reward(value: Any, where: str) -> float:
@@ -23,10 +77,10 @@ def read_reward(value: Any, where: str) -> float:
     number: Any = _scalar(value)
     real = isinstance(number, numbers.Real)
     if not real:
-        raise TypeError(f"{where} is {_shown(value)}, expected a real number. Give a float.")
+        raise TypeError(f"{where} is {quoted(value)}, expected a real number. Give a float.")
     if not abs(number) <= LARGEST_REWARD:
         raise ValueError(
-            f"{where} is {_shown(value)}, expected a finite number of at most {LARGEST_REWARD:g} in magnitude. "
+            f"{where} is {quoted(value)}, expected a finite number of at most {LARGEST_REWARD:g} in magnitude. "
             "Scale the rewards down, or keep what is not finite out of them."
         )
     return float(number)
@@ -44,8 +98,26 @@ def read_flag(value: Any, where: str) -> bool:
     """
     flag = _scalar(value)
     if not isinstance(flag, numbers.Integral) or flag not in (0, 1):
-        raise TypeError(f"{where} is {_shown(value)}, expected True or False. Give a bool.")
+        raise TypeError(f"{where} is {quoted(value)}, expected True or False. Give a bool.")
     return bool(flag)
+
+
+def read_seed(value: Any, where: str) -> int:
+    """Return a seed as an int.
+
+    Args:
+        value: A whole number of Python, NumPy or torch; a float if it has no fraction, as tables write integers
+            in a column with gaps.
+        where: Its source, the subject of the error.
+
+    Raises:
+        TypeError: If it is anything else: a fraction that is cut off would make two tasks one.
+    """
+    number = _scalar(value)
+    integer = isinstance(number, numbers.Integral) and not isinstance(number, bool)
+    if not integer and not (isinstance(number, float) and number.is_integer()):
+        raise TypeError(f"{where} is {quoted(value)}, expected an integer. Give a whole number.")
+    return int(number)
 
 
 def read_success(info: Mapping[str, Any], where: str) -> bool | None:
@@ -76,12 +148,12 @@ def read_result(value: Any, names: tuple[str, ...], where: str) -> tuple[Any, ..
     if not isinstance(value, tuple | list) or len(value) != len(names):
         size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
         raise TypeError(
-            f"{where} returned {_shown(value)}, a {type(value).__name__}{size}, expected {len(names)} values: "
+            f"{where} returned {quoted(value)}, a {type(value).__name__}{size}, expected {len(names)} values: "
             f"{', '.join(names)}. Return them as a tuple."
         )
     if not isinstance(value[-1], Mapping):
         raise TypeError(
-            f"{where} returned the info {_shown(value[-1])}, expected a dictionary. Return {{}} if there is nothing "
+            f"{where} returned the info {quoted(value[-1])}, expected a dictionary. Return {{}} if there is nothing "
             "to say."
         )
     return tuple(value)
@@ -115,10 +187,21 @@ def _scalar(value: Any) -> Any:
     return unwrap() if callable(unwrap) and getattr(value, "ndim", None) == 0 else value
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+def quoted(value: Any) -> str:
+    """Return how an error shows a value.
+
+    Args:
+        value: Any object, also one that cannot be shown.
+
+    Returns:
+        At most ``QUOTED`` characters of its ``repr``, and dots.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # whatever a stranger's `__repr__` raises
+        return f"an object of type {type(value).__name__}"
+    return text if len(text) <= QUOTED else text[:QUOTED] + "..."
 
 
-_SHOWN = 100
+QUOTED = 100
 """Characters of a value that an error quotes."""

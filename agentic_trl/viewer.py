@@ -5,9 +5,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from agentic_trl.types import Trajectory
+from agentic_trl.user_values import visible_text
 
 STYLES = {"system": "dim", "user": "cyan", "assistant": "green"}
-"""Colour of each role."""
+"""Colour of each role; others have none."""
 
 
 def render_trajectory(trajectory: Trajectory) -> RenderableType:
@@ -26,11 +27,9 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
             title += f" | reward {turn.reward:g} | {len(turn.response_ids)} tokens"
             title += "" if turn.valid else " | no accepted action"
             title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
-        content = "".join(
-            c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message["content"]
-        )
-        parts.append(
-            Panel(Text(content), title=title, title_align="left", style=STYLES[message["role"]])
-        )
+        content = Text(visible_text(message["content"]))
+        head = Text(visible_text(title))
+        style = STYLES.get(message["role"], "none")
+        parts.append(Panel(content, title=head, title_align="left", style=style))
     end = f"{trajectory.stop} | success {trajectory.success} | score {trajectory.score:g}"
     return Group(*parts, Text(end, style="bold"))

@@ -1,7 +1,9 @@
 """Values of strangers: taken as they are meant, or refused with a sentence that shows them.
 
 Mutations seen red: any object with a truth value as a flag; numbers as flags; NaN as a reward; no bound;
-texts as rewards; arrays with one entry as scalars; a list of two letters as a result; any object as info.
+texts as rewards; arrays with one entry as scalars; a list of two letters as a result; any object as info; a bool as
+a seed; ``repr`` unguarded; the byte ESC alone removed; an unclosed sequence closed by a newline; mojibake taken for a
+sequence.
 """
 
 import math
@@ -13,10 +15,16 @@ import torch
 
 from agentic_trl.user_values import (
     LARGEST_REWARD,
+    LONGEST_ERROR,
+    clean_text,
+    error_text,
+    quoted,
     read_flag,
     read_result,
     read_reward,
+    read_seed,
     read_success,
+    visible_text,
 )
 
 YES = [True, 1, np.True_, np.int64(1), np.array(True), torch.tensor(True), torch.tensor(1)]
@@ -105,3 +113,61 @@ def test_long_values_are_quoted_in_part():
     with pytest.raises(TypeError) as caught:
         read_flag("x" * 10**5, "`done`")
     assert len(str(caught.value)) < 200
+
+
+def test_seeds():
+    for value in (3, np.int64(3), 3.0, np.float32(3), np.array(3), torch.tensor(3)):
+        assert read_seed(value, "it") == 3
+        assert type(read_seed(value, "it")) is int
+    for value in (1.9, "3", True, None, np.array([3]), math.nan, math.inf):
+        with pytest.raises(
+            TypeError, match=r"^it is .*, expected an integer\. Give a whole number\.$"
+        ):
+            read_seed(value, "it")
+
+
+def test_what_cannot_be_shown_is_named():
+    class Shy:
+        def __repr__(self):
+            raise ValueError("no")
+
+    assert quoted(Shy()) == "an object of type Shy"
+    with pytest.raises(TypeError, match="it is an object of type Shy, expected True or False"):
+        read_flag(Shy(), "it")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("\x1b[1;31mred\x1b[0m \x1b[41mF\x1b[0m", "red F"),
+        ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b", "ab"),
+        ("\x1bPq#0\x1b\\a\x1b_x\x1b\\b", "ab"),
+        ("\x1b(Ba\x1b7b\x1bMc", "abc"),
+        ("\x9b2Ja\x9b31mb", "ab"),
+        ("a\x1b]0;unclosed\nb", "a0;unclosed\nb"),
+        ("a\x1b[\nb\x1b\nc", "a\nb\nc"),
+        ("\x1b\x1b[31m[31mx", "[31mx"),
+        ("â\x80\x9ca tower, â\x80\x9d Ã\x9bx", "âa tower, â Ãx"),
+        ("a\x00\x08\x0b\x7f\x85\rb", "ab"),
+        ("\ud800x\udfff", "?x?"),
+        ("a\tb\nc  ça 漢 👩\u200d💻 \u202e \u00a0 <|im_end|> [0m", None),
+        ("", None),
+    ],
+)
+def test_clean_texts(text, meant):
+    assert clean_text(text) == (text if meant is None else meant)
+    assert clean_text(clean_text(text)) == clean_text(text)
+
+
+def test_visible_texts():
+    assert visible_text("a\x1b[1m\nb\t\ud800\u202e漢") == "a\\x1b[1m\nb\\t\\ud800\\u202e漢"
+
+
+def test_texts_of_errors():
+    assert LONGEST_ERROR == 10_000
+    assert error_text("x" * 10_000) == "x" * 10_000
+    text = error_text("begin" + "\x00" * 3 + "x" * 10**6 + "end")
+    assert text.startswith("beginx")
+    assert text.endswith("xend")
+    assert "[... 1000011 characters in all ...]" in text
+    assert len(text) == 10_000 - 3

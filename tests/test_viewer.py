@@ -1,8 +1,10 @@
 """Episodes in the console.
 
-Mutations seen red: penalty left out; penalty of a turn without one shown.
+Mutations seen red: penalty left out; penalty of a turn without one shown; a role without a colour refused; a role
+taken for markup; control characters of a role shown.
 """
 
+import dataclasses
 import io
 
 from rich.console import Console
@@ -20,3 +22,16 @@ def test_a_turn_is_titled_with_what_it_earned_and_its_penalty():
     assert "assistant | reward 1 | 4 tokens | no accepted action | penalty 0.5 " in shown
     assert "assistant | reward 2 | 4 tokens ─" in shown
     assert "terminated | success True | score 3" in shown
+
+
+def test_any_role_can_be_shown():
+    trajectory, _ = run_one(Script(step("c", 1.0, terminated=True)), [GO])
+    odd = {"role": "[red]tool\x1b[1m", "content": "\x1b[31mx[/]"}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(
+        render_trajectory(dataclasses.replace(trajectory, messages=(odd, *trajectory.messages)))
+    )
+    shown = console.file.getvalue()
+    assert "[red]tool\\x1b[1m" in shown
+    assert "\\x1b[31mx[/]" in shown
+    assert "\x1b" not in shown

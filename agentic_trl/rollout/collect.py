@@ -20,8 +20,9 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
 - An environment that cannot be built, raises, takes too long, or gives no text, no usable reward or a flag that
   is neither true nor false fails its attempt: nothing of the attempt is kept but its ``Fault``, the
   environment is given up, and the episode is played from the start in another one, at most ``retries``
-  times. After the last attempt it ends as ``environment_error`` or ``timeout``; other episodes go on. A
-  template that refuses a response ends the episode as ``environment_error`` at once.
+  times. After the last attempt it ends as ``environment_error`` or ``timeout``; other episodes go on. An
+  exit (``SystemExit`` and the like) is an error among others. A template that refuses the environment's messages
+  or a response ends the episode as ``environment_error`` at once.
 - Randomness is a function of (seed, attempt, turn): neither the batch nor what ran before matters.
 - With the order "rounds", and with an engine that is ``collective``, the engine steps only once all of the
   rank's environments have answered; their answers are taken in the order of the episodes, so that the episodes

@@ -53,7 +53,8 @@ class RolloutSettings:
     env_worker_kind: str = "thread"
     """Where an environment lives if there are workers: in a ``"thread"`` or a ``"process"`` of its own."""
     env_timeout: float | None = None
-    """Seconds that a reset or a step may take, with workers; ``None`` for no limit."""
+    """Seconds that a reset or a step may take, with workers, and building an environment, which has a minute at least;
+    ``None`` for no limit."""
     env_retries: int = 2
     """Times that an episode is played anew, in another environment, after its environment failed."""
     rollout_order: str = "arrival"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from agentic_trl.user_values import quoted, read_seed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -56,11 +58,16 @@ class Start:
             raise ValueError(
                 f"success_threshold: got {self.success_threshold}, expected a finite number."
             )
+        if (noise := self.task.get("noise_seed")) is not None:
+            raise ValueError(
+                f"A task has a column `noise_seed` ({quoted(noise)}), expected none: the rollout puts the seed of "
+                "an episode's own noise there, another for each member of a group. Rename the column."
+            )
 
     def task_seed(self) -> int:
         """Return the task's seed; a row without one gets it from its content, so that groups share it."""
         seed = self.task.get("seed")
         if seed is not None:
-            return int(seed)
+            return read_seed(seed, "The `seed` of a task")
         content = json.dumps(dict(self.task), sort_keys=True, default=str).encode()
         return int.from_bytes(hashlib.blake2b(content, digest_size=4).digest(), "big") >> 1

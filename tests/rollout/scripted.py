@@ -121,7 +121,7 @@ class Script:
 
 
 def _raise_or(value):
-    if isinstance(value, Exception):
+    if isinstance(value, BaseException):
         raise value
     return value
 
@@ -152,12 +152,22 @@ def given(starts, environments, **pool):
     return named, Environments(makers, **pool)
 
 
-def run(environments, answers, *, starts=None, limits=None, engine=None, pool=None, **more):
+def run(
+    environments,
+    answers,
+    *,
+    starts=None,
+    limits=None,
+    engine=None,
+    pool=None,
+    chat_format=None,
+    **more,
+):
     """Collect scripted episodes; return the trajectories and the engine."""
     engine = engine or Engine(*answers)
     rollout = Rollout(
         engine=engine,
-        chat=chat(),
+        chat=chat_format or chat(),
         stop_ids=STOP,
         limits=Limits(**{"max_tokens_per_turn": 16, **(limits or {})}),
         **more,

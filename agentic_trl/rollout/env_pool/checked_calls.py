@@ -9,13 +9,23 @@ import inspect
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from agentic_trl.environments.base import Environment
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup
-from agentic_trl.user_values import read_flag, read_result, read_reward, read_success
+from agentic_trl.user_values import (
+    clean_text,
+    error_text,
+    quoted,
+    read_flag,
+    read_result,
+    read_reward,
+    read_success,
+    visible_text,
+)
 
 Call = tuple[Any, ...]
 """``("open",)``, ``("reset", seed, options)``, ``("step", action)`` or ``("close",)``."""
@@ -58,19 +68,29 @@ class Failure:
     """Why a call gave nothing."""
 
     error: str
-    """Kind of the error and its message."""
+    """Kind of the error and its message, cleaned and cut."""
     traceback: str = ""
-    """Where it was raised, as Python prints it."""
+    """Where it was raised, as Python prints it, cleaned and cut."""
     timeout: bool = False
     """Whether the call took too long."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "error", error_text(self.error))
+        object.__setattr__(self, "traceback", error_text(self.traceback))
+
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
-        """Return the failure of a call that raised."""
-        return cls(
-            error=f"{type(error).__name__}: {error}",
-            traceback="".join(traceback.format_exception(error)),
-        )
+    def of(cls, error: BaseException) -> "Failure":
+        """Return the failure of a call that raised, also if the error itself cannot be shown."""
+        kind = type(error).__name__
+        try:
+            said = str(error)
+        except BaseException:  # a stranger's `__str__`
+            said = "an error whose text cannot be read"
+        try:
+            trace = "".join(traceback.format_exception(error))
+        except BaseException:  # a stranger's attributes
+            trace = ""
+        return cls(error=f"{kind}: {said}", traceback=trace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +155,9 @@ class Host:
 
         Returns:
             Its result; what the environment raises, short of an interrupt, becomes a failure.
+
+        Raises:
+            KeyboardInterrupt: If the user interrupts the run.
         """
         calls: dict[str, Callable[..., Any]] = {
             "open": self._open,
@@ -145,7 +168,9 @@ class Host:
         began = perf_counter()
         try:
             value = calls[name](*arguments)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an exit of the environment is none of the run
             return Reply(failure=Failure.of(error), seconds=perf_counter() - began)
         return Reply(value=value, seconds=perf_counter() - began)
 
@@ -188,7 +213,12 @@ class Host:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
+    stopped = False
+    while not stopped:
+        # A task that nobody awaits ends the loop with an exit, but not for the others.
+        with suppress(BaseException):
+            loop.run_forever()
+            stopped = True
     loop.close()
 
 
@@ -206,7 +236,7 @@ def _text(observation: Any) -> str:
         raise TypeError(
             f"The environment returned an observation of type {kind}, expected a str. Render the state as text"
         )
-    return observation
+    return clean_text(observation)
 
 
 def _stepped(state_key: str | None, answer: Any) -> Stepped:
@@ -230,7 +260,8 @@ def _key(key: Any) -> str | None:
             f"state_key() returned an object of type {type(key).__name__}, expected a str or None. "
             "Write the state as text."
         )
-    return key
+    # Nothing is taken out of a key: two states may differ by a colour.
+    return key if key is None or clean_text(key) == key else visible_text(key)
 
 
 def _messages(given: Any) -> tuple[dict[str, str], ...]:
@@ -240,7 +271,18 @@ def _messages(given: Any) -> tuple[dict[str, str], ...]:
             isinstance(one.get(name), str) for name in ("role", "content")
         ):
             raise TypeError(
-                f"info['messages'] of reset holds {one!r}, expected dictionaries with the texts 'role' and "
+                f"info['messages'] of reset holds {quoted(one)}, expected dictionaries with the texts 'role' and "
                 "'content'. Give chat messages."
             )
-    return tuple(copy.deepcopy(dict(one)) for one in messages)
+    return tuple(_cleaned(one) for one in messages)
+
+
+def _cleaned(value: Any) -> Any:
+    """Return a copy of plain data whose texts are clean."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        return {_cleaned(name): _cleaned(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(one) for one in value]
+    return copy.deepcopy(value)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from agentic_trl.environments.base import ActionFormat, Environment, TextEnv
+from agentic_trl.user_values import clean_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class EnvironmentSetup:
     @property
     def complaint(self) -> str:
         """Text before the observation after a response without an action."""
-        return f"Your answer held no action. {self.action_format.describe()}\n"
+        return clean_text(f"Your answer held no action. {self.action_format.describe()}\n")
 
 
 def read_setup(environment: Environment) -> EnvironmentSetup:
@@ -37,7 +38,7 @@ def read_setup(environment: Environment) -> EnvironmentSetup:
     action_format = getattr(inner, "action_format", plain)
     instructions = getattr(inner, "instructions", "")
     return EnvironmentSetup(
-        system=f"{instructions}\n{action_format.describe()}".strip(),
+        system=clean_text(f"{instructions}\n{action_format.describe()}").strip(),
         action_format=action_format,
         trusted=getattr(inner, "trusted", False),
     )

@@ -5,6 +5,7 @@ Of all workers at most a number are busy at a time. A worker that went wrong is 
 is dropped, its environment is closed if it still can be, and neither is used again.
 """
 
+import math
 import threading
 import time
 import weakref
@@ -22,6 +23,11 @@ from agentic_trl.rollout.env_pool.workers import InlineWorker, Outbox, ThreadWor
 
 LINGER = 0.01
 """Seconds that ``take`` waits for more results after the first, so that the engine's next pass has several."""
+
+
+BUILDING = 60.0
+"""Seconds that building an environment may take where ``timeout`` is less: a process has to start, a module to be
+imported, data to be read."""
 
 
 class Environments:
@@ -42,8 +48,8 @@ class Environments:
             workers: Calls that are carried out at a time, by a worker for each environment in flight;
                 0 carries them out where they are made, one by one.
             kind: What a worker is: ``"thread"`` or ``"process"``.
-            timeout: Seconds that a reset or a step may take once it is being carried out; ``None`` for no
-                limit. Only with workers.
+            timeout: Seconds that a reset or a step may take once it is being carried out, and building an
+                environment, which has ``BUILDING`` seconds at least; ``None`` for no limit. Only with workers.
 
         Raises:
             TypeError: If a factory cannot be sent to a process.
@@ -167,8 +173,9 @@ class Environments:
             while True:
                 known = self._running.pop(worker, None)
                 if isinstance(result, BaseException):
-                    raise result
-                if known is not None:
+                    if known is not None:
+                        raise result
+                elif known is not None:
                     late = self._timeout is not None and result.seconds > self._timeout
                     fine = result.failure is None
                     replies.append(
@@ -181,10 +188,10 @@ class Environments:
         """Give up the workers whose call runs for too long."""
         replies = []
         for worker, (episode, name) in list(self._running.items()):
-            began = worker.began
-            limit = self._timeout
-            if limit is not None and began is not None and time.monotonic() - began > limit:
-                replies.append((episode, self._too_late(name, worker.where())))
+            busy = worker.busy
+            if busy is not None and time.monotonic() > self._end_of(*busy):
+                where = worker.where()
+                replies.append((episode, self._too_late("" if busy[1] else name, where)))
                 del self._running[worker]
                 worker.drop(hung=True)
         return replies
@@ -193,24 +200,35 @@ class Environments:
         """Seconds until the first running call may be too late; a call that waits begins anew."""
         if self._timeout is None:
             return None
-        starts = [one.began for one in self._running]
         now = time.monotonic()
-        ends = [now + self._timeout if began is None else began + self._timeout for began in starts]
-        return max(min(ends) - now, 0.001)
+        running = [one.busy or (now, False) for one in self._running]
+        return max(min(self._end_of(*busy) for busy in running) - now, 0.001)
+
+    def _end_of(self, began: float, building: bool) -> float:
+        """When a call that began at a time is too late."""
+        if self._timeout is None:
+            return math.inf
+        return began + (max(self._timeout, BUILDING) if building else self._timeout)
 
     def _too_late(self, name: str, where: str = "") -> Reply:
-        error = f"TimeoutError: {name} took longer than env_timeout={self._timeout} seconds"
+        """The failure of a call, or of building the environment where the call has no name."""
+        what, limit = f"{name} took longer than", f"env_timeout={self._timeout}"
+        if not name and (self._timeout or 0.0) < BUILDING:
+            limit = f"{BUILDING}"
+        if not name:
+            what = "building the environment took longer than"
+        error = f"TimeoutError: {what} {limit} seconds"
         return Reply(failure=Failure(error=error, traceback=where, timeout=True))
 
 
 def _end(workers: list[Worker]) -> None:
     """Close the environments of workers, for a few seconds at most."""
+    deadline = time.monotonic() + GRACE
     for worker in workers:
-        if worker.began is None:
-            worker.leave()
+        if worker.busy is None:
+            worker.leave(deadline)
         else:
             worker.drop(hung=False)
-    deadline = time.monotonic() + GRACE
     for worker in workers:
         worker.join(deadline)
     workers.clear()

@@ -2,7 +2,7 @@
 
 The process is a fresh interpreter that does not run the user's script again, so that a script needs no
 ``if __name__ == "__main__"``. Its process group is its own: an interrupt of the keyboard does not reach it,
-and killing it takes along what the environment started.
+and killing it takes along what the environment started, as do its own end and that of the process that started it.
 """
 
 import json
@@ -25,8 +25,12 @@ from agentic_trl.rollout.env_pool.checked_calls import Failure, Host, Reply
 GRACE = 5.0
 """Seconds that an environment gets to close itself."""
 
+LOOK = 0.5
+"""Seconds between two looks at whether a process that says nothing is there."""
+
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
+    "from agentic_trl.rollout.env_pool.group_end import end_together; end_together(int(sys.argv[1]));"
     "from agentic_trl.rollout.env_pool.process import serve; serve(int(sys.argv[1]))"
 )
 
@@ -51,19 +55,27 @@ class RemoteHost:
         """Carry out a call; see ``Host.call``.
 
         Returns:
-            Its result; a process that ends meanwhile is a failure.
+            Its result; a process that cannot be started, or ends meanwhile, is a failure.
+
+        Raises:
+            KeyboardInterrupt: If the user interrupts the run.
         """
         if name == "close":
             self._close()
             return Reply()
+        new = self._process is None
+        if new and (error := self._launch()) is not None:
+            return Reply(failure=Failure(error=error))
         try:
-            if self._process is None:
-                self._launch()
+            if new:
+                self._connection.send_bytes(self._factory)
             self._send((name, *arguments))
-            reply: Reply = pickle.loads(self._connection.recv_bytes())
+            reply: Reply = pickle.loads(self._receive())
         except (EOFError, OSError):
             return Reply(failure=Failure(error=f"ChildProcessError: {self._obituary()}"))
-        except Exception as error:  # what the environment sent cannot be read here
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what the environment sent cannot be read here
             return Reply(failure=Failure.of(error))
         return reply
 
@@ -71,11 +83,15 @@ class RemoteHost:
         """End the process and what it started, at once."""
         self._killed = True
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def _launch(self) -> None:
-        self._connection, theirs = Pipe()
+    def _launch(self) -> str | None:
+        """Start the process; return what keeps it from starting."""
+        try:
+            self._connection, theirs = Pipe()
+        except OSError as error:
+            return _no_start(error)
         command = [
             sys.executable,
             "-c",
@@ -83,16 +99,36 @@ class RemoteHost:
             str(theirs.fileno()),
             json.dumps([str(one) for one in sys.path]),
         ]
-        self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._connection.close()
+            return _no_start(error)
+        finally:
+            theirs.close()
         if self._killed:
             self.kill()
-        self._connection.send_bytes(self._factory)
+        return None
 
     def _send(self, call: Any) -> None:
         self._connection.send_bytes(cloudpickle.dumps(call))
+
+    def _receive(self) -> bytes:
+        """Wait for an answer; the end of the process may be no end of the connection, which its children keep open.
+
+        Raises:
+            EOFError: If the process has ended.
+        """
+        assert self._process is not None
+        while not self._connection.poll(LOOK):
+            if _ended(self._process, 0.0) and not self._connection.poll():
+                raise EOFError
+        return self._connection.recv_bytes()
 
     def _close(self) -> None:
         if self._process is None:
@@ -101,16 +137,45 @@ class RemoteHost:
             if not self._killed:
                 self._send(("close",))
                 self._connection.poll(GRACE)
-        self.kill()
-        self._process.wait()
+        self._end(self._process)
         self._connection.close()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill what is left of the process group, then give its number away."""
+        self.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
 
     def _obituary(self) -> str:
         assert self._process is not None
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE)
+        _ended(self._process, GRACE)
+        self._end(self._process)
         code = self._process.returncode
         return f"the process of the environment ended with exit code {code} in the middle of a call"
+
+
+def _no_start(error: OSError) -> str:
+    return (
+        f"{type(error).__name__}: the process of an environment could not be started ({error}), expected room for one "
+        "more process and three more open files. Raise the limits (`ulimit -n`, `ulimit -u`), or have fewer episodes "
+        "in flight."
+    )
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Return whether a process ends within some seconds; its number stays taken, as does that of its group."""
+    if not hasattr(os, "waitid"):
+        return False
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+        except ChildProcessError:  # waited for by others
+            return True
+        if (left := until - time.monotonic()) <= 0:
+            return False
+        time.sleep(min(0.02, left))
 
 
 def serve(descriptor: int) -> None:
@@ -118,6 +183,9 @@ def serve(descriptor: int) -> None:
 
     Args:
         descriptor: File descriptor of the connection.
+
+    Raises:
+        KeyboardInterrupt: If the process is interrupted.
     """
     connection = Connection(descriptor)
     threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
@@ -129,7 +197,9 @@ def serve(descriptor: int) -> None:
             try:
                 host = host or Host(pickle.loads(factory))
                 reply = cloudpickle.dumps(host.call(*call))
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # its module may exit, too
                 reply = pickle.dumps(Reply(failure=Failure.of(error)))
             connection.send_bytes(reply)
 

@@ -1,11 +1,15 @@
 """Workers, which carry out the calls to an environment: in place, in a thread, or in a thread with a process."""
 
 import logging
+import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
+from typing import Any
 
 from agentic_trl.rollout.env_pool.checked_calls import Call, Host, Reply
 from agentic_trl.rollout.env_pool.process import RemoteHost
@@ -19,8 +23,8 @@ Outbox = SimpleQueue[tuple["Worker", Reply | BaseException]]
 class InlineWorker:
     """Carries out calls where they are made."""
 
-    began: float | None = None
-    """When the running call began: none runs while another is made."""
+    busy: tuple[float, bool] | None = None
+    """The running call: none runs while another is made."""
 
     def __init__(self, host: Host, outbox: Outbox) -> None:
         """Bind a host.
@@ -39,10 +43,15 @@ class InlineWorker:
         opened = self._host.call("open")
         self._outbox.put((self, self._host.call(*call) if opened.failure is None else opened))
 
-    def leave(self) -> None:
-        """Close the environment."""
+    def leave(self, deadline: float) -> None:
+        """Close the environment, in the thread that built it.
+
+        Args:
+            deadline: Monotonic seconds; in the main thread a closing that takes longer is interrupted.
+        """
         self._left = True
-        _note(self._host.call("close"))
+        with suppress(TimeoutError), _until(deadline):
+            _note(self._host.call("close"))
 
     def drop(self, *, hung: bool) -> None:
         """Close the environment in a thread, since that may hang.
@@ -86,8 +95,9 @@ class ThreadWorker:
             outbox: Takes the results.
             permits: One is held while the environment is being built or called.
         """
-        self.began: float | None = None
-        """When the running call began, monotonic seconds; ``None`` while none runs."""
+        self.busy: tuple[float, bool] | None = None
+        """When the running call began, monotonic seconds, and whether it builds the environment; ``None`` while none
+        runs."""
         self._host = host
         self._outbox = outbox
         self._permits = permits
@@ -101,8 +111,13 @@ class ThreadWorker:
         """Take a call."""
         self._inbox.put(call)
 
-    def leave(self) -> None:
-        """Close the environment and end the thread after the last call."""
+    def leave(self, deadline: float) -> None:
+        """Close the environment and end the thread after the last call.
+
+        Args:
+            deadline: Not used; see ``join``.
+        """
+        del deadline
         self._inbox.put(None)
 
     def drop(self, *, hung: bool) -> None:
@@ -150,16 +165,17 @@ class ThreadWorker:
         _note(self._host.call("close"))
 
     def _carry_out(self, call: Call) -> Reply:
+        self.busy = (time.monotonic(), True)
         opened = Reply() if self._dropped else self._host.call("open")
         if opened.failure is not None or self._dropped:
             return opened
-        self.began = time.monotonic()
+        self.busy = (time.monotonic(), False)
         return self._host.call(*call)
 
     def _give_back(self) -> bool:
         """Give the permit back, once; return whether it was held."""
         with self._lock:
-            self.began = None
+            self.busy = None
             held, self._holds = self._holds, False
         if held:
             self._permits.release()
@@ -173,6 +189,27 @@ def _joined(thread: threading.Thread, deadline: float) -> bool:
         return True
     thread.join(max(0.0, deadline - time.monotonic()))
     return not thread.is_alive()
+
+
+@contextmanager
+def _until(deadline: float) -> Iterator[None]:
+    """Interrupt what runs in the main thread at a time; elsewhere do nothing."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(
+        signal, "setitimer"
+    ):
+        yield
+        return
+
+    def late(*_: Any) -> None:
+        raise TimeoutError("it took too long")
+
+    before = signal.signal(signal.SIGALRM, late)
+    timer = signal.setitimer(signal.ITIMER_REAL, max(deadline - time.monotonic(), 0.1))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
 def _note(closed: Reply) -> None:

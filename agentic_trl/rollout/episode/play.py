@@ -11,17 +11,17 @@ from jinja2 import TemplateError
 from agentic_trl.rollout.engines.base import Engine, Request, Sample
 from agentic_trl.rollout.env_pool.checked_calls import Failure, Opened, Reply, Stepped
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
+from agentic_trl.rollout.episode.opening import first_messages, own_text
 from agentic_trl.rollout.episode.record import Record
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import (
     ChatFormat,
     Conversation,
     History,
-    Message,
     Prompt,
     full_history,
 )
-from agentic_trl.rollout.text.parse import ParsedResponse, parse_response
+from agentic_trl.rollout.text.parse import parse_response
 from agentic_trl.types import Fault, StopReason, Trajectory
 
 CHARACTERS_PER_TOKEN = 16
@@ -125,9 +125,9 @@ def _play(
     chat, limits = rollout.chat, rollout.limits
     opened = _value((yield _reset(start, seed)), Opened)
     setup = opened.setup
-    record.conversation.messages.extend(_first_messages(opened))
+    record.conversation.messages.extend(first_messages(chat, opened.messages, setup))
     record.observation = opened.observation
-    record.prompt = _observe(record, setup, limits)
+    record.prompt = _next_prompt(record, setup, limits, spoiled=True)
     stop = _limit(record, limits)
     while stop is None:
         sample = yield _request(index, record, seed, limits)
@@ -144,7 +144,8 @@ def _play(
         step = _value(reply, Stepped)
         record.add(sample, response, step, penalty=_penalty(step, rollout), seconds=reply.seconds)
         end = _end(step, len(record.turns), start.max_turns)
-        record.prompt = _next_prompt(record, setup, limits, response)
+        note = own_text(chat, setup.complaint, setup) if response.action is None else ""
+        record.prompt = _next_prompt(record, setup, limits, note)
         stop = _limit(record, limits) if end is None else end
     return stop
 
@@ -187,21 +188,13 @@ def _reset(start: Start, seed: tuple[int, ...]) -> Reset:
     return Reset(seed=start.task_seed(), options={**task, "noise_seed": noise})
 
 
-def _first_messages(opened: Opened) -> list[Message]:
-    """Return the environment's own messages, or else a system message if there is one."""
-    if opened.messages is not None:
-        return list(opened.messages)
-    system = opened.setup.system
-    return [{"role": "system", "content": system}] if system else []
-
-
 def _fitting(observation: str, limits: Limits) -> str:
     """Return an observation, or its beginning if it cannot fit the context."""
     context = limits.max_context_tokens
     return observation if context is None else observation[: context * CHARACTERS_PER_TOKEN]
 
 
-def _observe(record: Record, setup: EnvironmentSetup, limits: Limits, note: str = "") -> Prompt:
+def _observe(record: Record, setup: EnvironmentSetup, limits: Limits, note: str) -> Prompt:
     observation = _fitting(record.observation, limits)
     if setup.trusted:
         return record.conversation.observe("", note=note + observation)
@@ -209,18 +202,22 @@ def _observe(record: Record, setup: EnvironmentSetup, limits: Limits, note: str 
 
 
 def _next_prompt(
-    record: Record, setup: EnvironmentSetup, limits: Limits, response: ParsedResponse
+    record: Record,
+    setup: EnvironmentSetup,
+    limits: Limits,
+    note: str = "",
+    *,
+    spoiled: bool = False,
 ) -> Prompt:
-    """Return the prompt after a response.
+    """Return the prompt that shows an observation.
 
     Raises:
-        _FailedError: If the template refuses what the policy wrote.
+        _FailedError: If the template refuses what the policy wrote, or the environment before it (``spoiled``).
     """
-    note = setup.complaint if response.action is None else ""
     try:
         return _observe(record, setup, limits, note)
     except TemplateError as error:
-        raise _FailedError(Failure.of(error), spoiled=False) from error
+        raise _FailedError(Failure.of(error), spoiled=spoiled) from error
 
 
 def _limit(record: Record, limits: Limits) -> StopReason | None:

@@ -10,7 +10,7 @@ Contract:
   and the turn starts a new row.
 - If the response ended with a sampled end-of-turn token, the template's own one is not added again; if
   it was cut, the template's is added, as a token that was not sampled.
-- Text of an environment is escaped before it is rendered: it contains no added token of the tokenizer.
+- An observation is escaped before it is rendered: it contains no added token of the tokenizer.
 """
 
 import functools
@@ -21,7 +21,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic_trl.rollout.text.escape import AddedTokens, clean
+from jinja2 import TemplateError
+
+from agentic_trl.rollout.text.escape import AddedTokens
 
 Message = Mapping[str, str]
 """A chat message with ``role`` and ``content``."""
@@ -112,10 +114,17 @@ class ChatFormat:
             messages: The visible messages, ending with an observation.
 
         Returns:
-            The template's rendering; a system message is merged into the first user message if the
-            template has no place for it.
+            The template's rendering; without a place for it the system message is part of the first user message.
+
+        Raises:
+            TemplateError: If the template refuses the messages.
         """
-        return self._render(messages, has_system=self._has_system, in_parts=self._in_parts)
+        try:
+            return self._render(messages, has_system=self._has_system, in_parts=self._in_parts)
+        except TemplateError:
+            raise
+        except Exception as error:  # a template raises whatever it likes
+            raise TemplateError(f"{type(error).__name__}: {error}") from error
 
     def encode(self, text: str, *, first: bool) -> tuple[int, ...]:
         """Return the ids of template text; those of the last short texts are remembered.
@@ -124,9 +133,6 @@ class ChatFormat:
             text: A whole prompt, or the rest of one.
             first: Whether the text begins the context. Otherwise it is encoded behind an end-of-turn
                 token, which is taken off again, so that no start-of-text space appears.
-
-        Returns:
-            Token ids.
         """
         encode = self._encode_short if len(text) <= SHORT else self._encode
         return encode(text, first)
@@ -153,23 +159,19 @@ class ChatFormat:
         )
         return text
 
-    def escape(self, text: str) -> str:
+    def escape(self, text: str, added: AddedTokens | None = None) -> str:
         """Make text of an environment unable to hold an added token of the tokenizer.
 
         Args:
             text: Any text.
+            added: Tokens to break; ``None`` for all.
 
         Returns:
-            The text with a space put into every occurrence of an added token after its first
-            character (one-character tokens become a question mark), lone surrogates replaced and
-            control characters other than tab and newline removed. What the tokenizer's normalizer
-            alone would turn into an added token is removed.
+            The text, clean, with a space behind the first character of every added token (of one character: a
+            question mark). What the tokenizer's normalizer alone would turn into an added token is removed.
         """
-        text = self.added.split(clean(text))
-        while not self.added.ids.isdisjoint(ids := self.encode(text, first=False)):
-            kept = [i for i in ids if i not in self.added.ids]
-            text = self.added.split(self.decode(kept))
-        return text
+        encode = functools.partial(self.encode, first=False)
+        return (added or self.added).escape(text, encode, self.decode)
 
     def _render(self, messages: Sequence[Message], *, has_system: bool, in_parts: bool) -> str:
         shown: list[Mapping[str, Any]] = list(messages)
@@ -177,10 +179,8 @@ class ChatFormat:
             merged = {**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}
             shown = [merged, *shown[2:]]
         if in_parts:
-            shown = [
-                {**message, "content": [{"type": "text", "text": message["content"]}]}
-                for message in shown
-            ]
+            parts = [[{"type": "text", "text": message["content"]}] for message in shown]
+            shown = [{**one, "content": part} for one, part in zip(shown, parts, strict=True)]
         text: str = self.tokenizer.apply_chat_template(
             shown, tokenize=False, add_generation_prompt=True, **self._kwargs
         )

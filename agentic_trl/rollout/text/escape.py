@@ -5,12 +5,12 @@ brings one into a prompt can end a turn and begin another.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from agentic_trl.user_values import clean_text
 
 SPACE = "▁"
 """SentencePiece's character for a space."""
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Control characters other than tab and newline."""
 
 
 class AddedTokens:
@@ -41,6 +41,32 @@ class AddedTokens:
             before, text = text, self._pattern.sub(_split, text)
         return text
 
+    def escape(
+        self,
+        text: str,
+        encode: Callable[[str], Sequence[int]],
+        decode: Callable[[Sequence[int]], str],
+    ) -> str:
+        """Return a clean text without added tokens, also none that the tokenizer's normalizer would make.
+
+        Args:
+            text: Any text.
+            encode: Returns the ids of a text.
+            decode: Returns the text of ids.
+        """
+        text = self.split(clean_text(text))
+        while not self.ids.isdisjoint(ids := encode(text)):
+            text = self.split(decode([i for i in ids if i not in self.ids]))
+        return text
+
+    def found(self, text: str) -> set[str]:
+        """Return the added tokens that stand in a text.
+
+        Args:
+            text: Any text.
+        """
+        return set(self._pattern.findall(text))
+
     def across(self, text: str, at: int) -> bool:
         """Return whether an added token stands across a position of a text.
 
@@ -49,11 +75,6 @@ class AddedTokens:
             at: Position between two characters.
         """
         return any(match.start() < at < match.end() for match in self._pattern.finditer(text))
-
-
-def clean(text: str) -> str:
-    """Return a text without lone surrogates (question marks) and control characters (removed)."""
-    return CONTROL.sub("", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 def _split(match: re.Match[str]) -> str:

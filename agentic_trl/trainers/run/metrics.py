@@ -10,6 +10,7 @@ from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults, wa
 from agentic_trl.evaluation import EpisodeRecord, summarize, summarize_tasks
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.types import Trajectory
+from agentic_trl.user_values import clean_text
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def evaluation_metrics(
 def log_texts(
     trainer: Host, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]
 ) -> None:
-    """Hand the conversations to TRL's table of completions.
+    """Hand the conversations to TRL's table of completions, cleaned, since a console shows them.
 
     Args:
         trainer: The trainer.
@@ -72,12 +73,19 @@ def log_texts(
     # Beside others the environment's score has its column by now, as they have.
     alone = len(trainer.reward_funcs) == 1
     mine = [
-        (one.messages, one.first_response, one.score, mean)
+        (_clean(one), one.first_response, one.score, mean)
         for one, mean in zip(trajectories, means, strict=True)
     ]
     for messages, first, score, advantage in gather_object(mine):
-        logs["prompt"].append([dict(m) for m in messages[:first]])
-        logs["completion"].append([dict(m) for m in messages[first:]])
+        logs["prompt"].append(messages[:first])
+        logs["completion"].append(messages[first:])
         if alone:
             logs["rewards"]["environment"].append(score)
         logs["advantages"].append(advantage)
+
+
+def _clean(trajectory: Trajectory) -> list[dict[str, str]]:
+    return [
+        {name: clean_text(text) if isinstance(text, str) else text for name, text in one.items()}
+        for one in trajectory.messages
+    ]

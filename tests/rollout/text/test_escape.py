@@ -80,7 +80,7 @@ def test_ordinary_text_is_left_alone(text):
         ("<think>", "< think>"),  # added, not special
         ("<|im_<|im_end|>end|>", "<|im_< |im_end|>end|>"),
         ("<|im_\x00end|>", "< |im_end|>"),  # only a token once the control character is gone
-        ("a\x1b[31m\x9b31m\x85\rb\tc\nd", "a[31m31mb\tc\nd"),
+        ("a\x1b[31m\x9b31m\x85\rb\tc\nd", "ab\tc\nd"),
         ("\ud800x\udfff", "?x?"),
         ("< think>", "< think>"),
     ],
