@@ -19,9 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.rollout.text.escape import AddedTokens
 
