@@ -7,7 +7,12 @@ from rich.text import Text
 from agentic_trl.types import Trajectory
 
 STYLES = {"system": "dim", "user": "cyan", "assistant": "green"}
-"""Colour of each role."""
+"""Colour of the roles that have one."""
+
+
+def _text(content: object) -> str:
+    """Return the content of a message as text; that of a tool call may be missing, or be parts."""
+    return content if isinstance(content, str) else "" if content is None else repr(content)
 
 
 def render_trajectory(trajectory: Trajectory) -> RenderableType:
@@ -27,10 +32,16 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
             title += "" if turn.valid else " | no accepted action"
             title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
         content = "".join(
-            c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message["content"]
+            c if c.isprintable() or c == "\n" else repr(c)[1:-1]
+            for c in _text(message.get("content"))
         )
         parts.append(
-            Panel(Text(content), title=title, title_align="left", style=STYLES[message["role"]])
+            Panel(
+                Text(content),
+                title=title,
+                title_align="left",
+                style=STYLES.get(message["role"], ""),
+            )
         )
     end = f"{trajectory.stop} | success {trajectory.success} | score {trajectory.score:g}"
     return Group(*parts, Text(end, style="bold"))

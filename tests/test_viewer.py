@@ -1,8 +1,10 @@
 """Episodes in the console.
 
-Mutations seen red: penalty left out; penalty of a turn without one shown.
+Mutations seen red: penalty left out; penalty of a turn without one shown; a role without a
+style refused; a content that is no text taken for one.
 """
 
+import dataclasses
 import io
 
 from rich.console import Console
@@ -20,3 +22,19 @@ def test_a_turn_is_titled_with_what_it_earned_and_its_penalty():
     assert "assistant | reward 1 | 4 tokens | no accepted action | penalty 0.5 " in shown
     assert "assistant | reward 2 | 4 tokens ─" in shown
     assert "terminated | success True | score 3" in shown
+
+
+def test_any_role_and_content_is_shown():
+    trajectory, _ = run_one(Script(step("d", 1.0, terminated=True)), [GO])
+    more = (
+        {"role": "tool", "content": "found 3"},
+        {"role": "developer", "content": None},
+        {"role": "critic", "content": [{"type": "text", "text": "part"}]},
+        {"role": "ipython"},
+    )
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(
+        render_trajectory(dataclasses.replace(trajectory, messages=trajectory.messages + more))
+    )
+    for text in ("tool", "found 3", "developer", "critic", "part", "ipython"):
+        assert text in shown.getvalue()
