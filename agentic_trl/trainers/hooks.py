@@ -36,6 +36,7 @@ from agentic_trl.trainers.run.checkpoints import (
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
+from agentic_trl.trainers.run.model_card import complete_card
 from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
@@ -262,6 +263,12 @@ class EnvironmentHooks(GRPOTrainer):
         finally:
             self._staged = False
         finish_checkpoint(self, run, push=self._push_from_checkpoint)
+
+    def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
+        """Write TRL's card, and what it does not know."""
+        super().create_model_card(*arguments, **keywords)
+        if self.rollouts is not None and self.is_world_process_zero():
+            complete_card(self)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push a checkpoint that is in its place; one that is still aside waits for that."""
