@@ -26,7 +26,6 @@ from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
 from agentic_trl.trainers.model.vllm import choose_engine, require_vllm
 from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
-from agentic_trl.trainers.run.model_card import name_method
 from agentic_trl.trainers.user_code.own_copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
 from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward
@@ -110,8 +109,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             )
             return
         check_environment_run(args)
-        self.args = args
-        name_method(self)
+        self.describe(args)
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
         specs = resolve_environments(environment, args.environment_kwargs)

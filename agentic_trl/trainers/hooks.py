@@ -36,7 +36,7 @@ from agentic_trl.trainers.run.checkpoints import (
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
-from agentic_trl.trainers.run.model_card import complete_card
+from agentic_trl.trainers.run.model_card import complete_card, name_method
 from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
@@ -88,6 +88,11 @@ class EnvironmentHooks(GRPOTrainer):
     """Settings and code that the rollouts of the run depend on."""
     _staged = False
     """Whether a checkpoint is being written aside."""
+
+    def describe(self, args: AgenticGRPOConfig) -> None:
+        """Say what the model card names, before TRL builds the trainer."""
+        self.args = args
+        name_method(self)
 
     def begin(self) -> None:
         """Set up what a run adds up, scales and watches; the models are in place."""
@@ -267,7 +272,7 @@ class EnvironmentHooks(GRPOTrainer):
     def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
         """Write TRL's card, and what it does not know."""
         super().create_model_card(*arguments, **keywords)
-        if self.rollouts is not None and self.is_world_process_zero():
+        if self.rollouts is not None:
             complete_card(self)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:

@@ -65,11 +65,13 @@ def name_method(trainer: Host) -> None:
 
 
 def complete_card(trainer: Host) -> None:
-    """Add the section about method and environment to the card that TRL has written.
+    """Add the section about method and environment to the card that TRL has written on the main process.
 
     Args:
-        trainer: A trainer with rollouts, on the process that writes.
+        trainer: A trainer with rollouts.
     """
+    if not trainer.accelerator.is_main_process:
+        return
     assert trainer.rollouts is not None
     path = Path(trainer.args.output_dir) / "README.md"
     card = path.read_text(encoding="utf-8").split(f"\n{HEADING}\n")[0]
