@@ -118,6 +118,7 @@ def run(
     after = trainer.evaluate()
     seconds = time.perf_counter() - began
     trainer.save_model(args.output_dir)
+    trainer.create_model_card(model_name=Path(args.output_dir).resolve().name)
     if trainer.is_world_process_zero():
         numbers = {"method": args.method, "seed": args.seed, "seconds": round(seconds, 1)}
         numbers |= {"before": _plain(before), "after": _plain(after)}

@@ -5,7 +5,7 @@ not caught; ``is_for_users`` true of every error, and of none; ``prepare_file`` 
 behind; a role without a style refused by the viewer; ``find_user_modules`` left out of each command; the id behind
 ``module:`` not looked up; entry points not read, and a broken one raised; ``resume_point`` giving what it got; arguments
 of an environment unchecked; the name of a recipe taken as a path only; ``--config=FILE`` left to TRL;
-a list let pass for a number; the model left out of the hub's errors; words that no command takes passed over.
+a list let pass for a number; the model left out of the hub's errors; words that no command takes passed over; no card beside the model.
 """
 
 import importlib.metadata
@@ -338,6 +338,7 @@ def test_train_takes_the_name_of_a_recipe(words, users_folder, capsys):
     assert main(["train", *words, *flags]) == 0
     assert "model and metrics: out" in capsys.readouterr().out
     assert (users_folder / "out" / "metrics.json").is_file()
+    assert "- Method: PlanPO" in (users_folder / "out" / "README.md").read_text()
     assert sys.argv == before[0]
     assert set(sys.path) <= {*before[1], str(users_folder)}
 
