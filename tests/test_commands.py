@@ -1,11 +1,8 @@
 """Commands: what a user got wrong is a line on stderr and status 2, found before anything is played; names are known.
 
-Mutations seen red: ``fail`` printing the whole text of an error; any one of ``YAMLError``, ``KeyError`` and ``RuntimeError``
-not caught; ``is_for_users`` true of every error, and of none; ``prepare_file`` left out, without ``mkdir``, leaving its file
-behind; a role without a style refused by the viewer; ``find_user_modules`` left out of each command; the id behind
-``module:`` not looked up; entry points not read, and a broken one raised; ``resume_point`` giving what it got; arguments
-of an environment unchecked; the name of a recipe taken as a path only; ``--config=FILE`` left to TRL;
-a list let pass for a number; the model left out of the hub's errors; words that no command takes passed over; no card beside the model.
+Mutations seen red: ``is_for_users`` true of every error; ``prepare_file`` without ``mkdir``, and leaving its file behind; the
+id behind ``module:`` not looked up; entry points not read; the name of a recipe taken as a path only; words that no
+command takes passed over; ``YAMLError`` not caught; ``resume_point`` giving what it got; a folder left out of the wheel.
 """
 
 import importlib.metadata

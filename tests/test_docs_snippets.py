@@ -4,7 +4,7 @@ Mutations seen red: a keyword of a configuration misspelt on a page; an import f
 extra with a wrong keyword; a method of the environment of the README renamed; a public function in prose with an
 argument that it has not; a flag of ``evaluate``, of a recipe, of a benchmark and of ``accelerate launch`` misspelt; a
 target that the Makefile has not; a recipe that is gone; an extra that ``pyproject.toml`` has not; a key of a YAML
-block misspelt; a flag of ``agentic_trl train``, and the name of its recipe.
+block misspelt.
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """What an installed package has: types, a command, no plots; the versions that the tests ran with.
 
-Mutations seen red: no ``py.typed``; matplotlib among the dependencies, and imported at the top of the quickstart; an extra
-that the constraints do not pin; ``metadata`` of an observation of OpenEnv shown.
+Mutations seen red: matplotlib among the dependencies; ``metadata`` of an observation of OpenEnv shown.
 """
 
 import importlib

@@ -11,7 +11,7 @@ Changes of the code that turned these tests red, each tried once:
 - ``get_close_matches`` on the id as typed: ``test_unknown_id_names_close_ones``.
 - ``functools.partial`` not taken apart: ``test_partial_of_a_class_keeps_its_tasks``.
 - The first of several matching specs taken: ``test_registered_class_keeps_its_limits``.
-- Arguments unchecked, those of a ``partial`` unchecked, ``**kwargs`` not seen: ``test_arguments_that_an_environment_...``,
+- Arguments unchecked, ``**kwargs`` not seen: ``test_arguments_that_an_environment_...``,
   ``test_arguments_of_a_builder_...``.
 """
 

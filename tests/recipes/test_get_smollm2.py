@@ -1,7 +1,6 @@
 """A folder of a converted model is whole or is made again.
 
-Mutations seen red: ``config.json`` alone taken for a whole folder; the conversion written in place; a conversion that left
-out a file put in place; a whole folder of another process replaced.
+Mutations seen red: ``config.json`` alone taken for a whole folder; a whole folder of another process replaced.
 """
 
 import subprocess

@@ -14,7 +14,7 @@ Mutations seen red, each tried once:
 - ``b`` left out, the later text winning a tie: ``test_search_ranks_by_the_formula``; stop words kept:
   ``test_words_and_ties``.
 - No check of the products, of the attributes, of people's instructions: ``test_records_of_other_types_are_refused``;
-  ``RecursionError`` let through, the file left out of the sentence: ``test_files_that_are_no_json``.
+  ``RecursionError`` let through: ``test_files_that_are_no_json``.
 - A made-up product that does not say one of its attributes:
   ``test_made_up_records_are_in_the_format_and_differ``.
 """

@@ -9,8 +9,8 @@ action; any stop ends; think block not skipped; first closing; greedy span; no l
 last span; not stripped; tags are no action; only first span; tag unescaped; reasoning tag fixed;
 always lenient; end of a longer word; word anywhere; half characters given; last half dropped; no
 context; no exact fallback; ends not monotone; tags: the closing tag of any name, the first name only,
-without the tags; pairs: each unclosed tag looked for to the end, a name unclosed once forgotten, the search going on
-behind the opening tag of a pair; the bare word looked for from the beginning, and from its last character.
+without the tags; pairs: each unclosed tag looked for to the end, the search going
+on behind the opening tag of a pair; the bare word looked for from the beginning.
 """
 
 import functools

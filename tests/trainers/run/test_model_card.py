@@ -1,8 +1,6 @@
 """The model card says which method, environment and version a model comes from.
 
-Mutations seen red: ``name_method`` left out; called behind TRL's constructor (the tags); the section added a second time
-by a second checkpoint; the environment's name left out; a paper's number of another method; a user's advantage
-function under the name of a paper; TRL's own card of a run without an environment changed.
+Mutations seen red: a paper's number of another method; a user's advantage function under the name of a paper.
 """
 
 import json
