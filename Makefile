@@ -47,7 +47,7 @@ types: $(VENV)/installed-dev
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

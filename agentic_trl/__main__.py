@@ -1,22 +1,35 @@
-"""``python -m agentic_trl evaluate ...`` and ``python -m agentic_trl envs``."""
+"""``agentic_trl evaluate``, ``envs``, ``train``, ``warm-start`` and ``recipes``; also ``python -m agentic_trl ...``."""
 
 import argparse
 import inspect
 import json
+import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import rich
 
 from agentic_trl.assets import tiny_policy
+from agentic_trl.command_line import (
+    fail,
+    find_user_modules,
+    naming,
+    prepare_file,
+    recipe_names,
+    recipe_path,
+    recipes_folder,
+)
 from agentic_trl.environments.base import ActionFormat
 from agentic_trl.environments.registry import env_spec, registered_envs
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.viewer import render_trajectory
+
+SCRIPTS = {"train": "train.py", "warm-start": "warm_start.py"}
+"""Commands that are scripts of the recipes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,24 +41,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 2 if an argument was refused.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and options.command not in SCRIPTS:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    find_user_modules()
     try:
-        _list_environments() if options.command == "envs" else _evaluate(options)
-    except (ValueError, TypeError, OSError) as error:
-        print(f"agentic_trl {options.command}: {error}", file=sys.stderr)
-        return 2
+        if options.command in SCRIPTS:
+            rest = _with_recipe(rest)
+        else:
+            COMMANDS[options.command](options)
+    except Exception as error:
+        return fail(f"agentic_trl {options.command}", error)
+    if options.command in SCRIPTS:
+        _run_script(options.command, rest)  # it tells the user's errors from others itself
     return 0
 
 
+def _run_script(command: str, words: Sequence[str]) -> None:
+    """Run a script of the recipes with the words of its command line."""
+    script = recipes_folder() / SCRIPTS[command]
+    given, path = sys.argv, list(sys.path)
+    sys.argv = [f"agentic_trl {command}", *words]
+    sys.path.insert(0, str(script.parent))
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = given, path
+
+
+def _with_recipe(words: Sequence[str]) -> list[str]:
+    """Return the words with the file of the recipe that stands first or behind ``--config``."""
+    named = list(words)
+    if named and not named[0].startswith("-"):
+        named.insert(0, "--config")
+    for place, word in enumerate(named):
+        if word.startswith("--config="):
+            named[place] = f"--config={recipe_path(word.removeprefix('--config='))}"
+        elif word == "--config" and place + 1 < len(named):
+            named[place + 1] = str(recipe_path(named[place + 1]))
+    return named
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m agentic_trl", description=__doc__)
+    parser = argparse.ArgumentParser(prog="agentic_trl", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("envs", help="list the registered environments")
+    commands.add_parser("recipes", help="list the recipes that come with the package")
+    commands.add_parser(
+        "train", add_help=False, help="train by a recipe: train RECIPE [--key value ...]"
+    )
+    commands.add_parser(
+        "warm-start",
+        add_help=False,
+        help="imitate an oracle: warm-start RECIPE --model MODEL --output_dir FOLDER",
+    )
     one = commands.add_parser("evaluate", help="play held-out tasks and print the metrics")
     one.add_argument("--model", default="tiny", help="path or name; 'tiny' is the embedded policy")
     one.add_argument("--tokenizer", default=None, help="path or name; unset is the model's own")
-    one.add_argument("--environment", required=True, help="registered id, or module:Class")
-    one.add_argument("--environment_kwargs", type=json.loads, default={}, help="JSON object")
+    one.add_argument(
+        "--environment", required=True, help="registered id, module:Class or module:id"
+    )
+    one.add_argument("--environment_kwargs", type=_object, default={}, help="JSON object")
     one.add_argument("--tasks", type=_rows, default=None, help="JSON lines; unset makes num_tasks")
     one.add_argument("--num_tasks", type=int, default=200)
     one.add_argument("--attempts", type=int, default=1, help="episodes a task; > 1 gives pass^k")
@@ -67,7 +124,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list_environments() -> None:
+def _list_recipes(options: Any) -> None:
+    folder = recipes_folder()
+    for name in recipe_names():
+        print(name)
+    print(f"\nin {folder}, with configurations of Accelerate in {folder / 'accelerate'}")
+
+
+def _list_environments(options: Any) -> None:
     row = "{:16} {:13} {:>5}  {:6}  {:35}  {}"
     print(row.format("environment", "extra", "turns", "oracle", "action", "description"))
     for name in registered_envs():
@@ -81,11 +145,26 @@ def _actions(spec: EnvSpec) -> str:
     """Return how an action of an environment is written."""
     try:
         entry = spec.load()
-    except ImportError:
+    except (ImportError, TypeError):
         return f"(needs the extra {spec.extra})" if spec.extra else "(cannot be imported)"
     action_format = getattr(entry, "action_format", ActionFormat())
     choices = action_format.words or tuple(f"<{tag}>" for tag in action_format.tags)
     return " | ".join(choices) or action_format.syntax
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return the object of a JSON text.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is something else.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a JSON object")
+    return value
 
 
 def _rows(path: str) -> list[dict[str, Any]]:
@@ -97,7 +176,7 @@ def _rows(path: str) -> list[dict[str, Any]]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{path} cannot be read as JSON lines: {error}") from error
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise argparse.ArgumentTypeError(f"{path}: expected a JSON object a line, a task each")
@@ -105,11 +184,14 @@ def _rows(path: str) -> list[dict[str, Any]]:
 
 
 def _evaluate(options: Any) -> None:
+    if options.output is not None:
+        prepare_file(options.output)
     names = inspect.signature(evaluate).parameters.keys() & vars(options)
     given = {name: getattr(options, name) for name in names}
-    result = evaluate(
-        **{**given, "model": tiny_policy() if options.model == "tiny" else options.model}
-    )
+    with naming(options.model):
+        result = evaluate(
+            **{**given, "model": tiny_policy() if options.model == "tiny" else options.model}
+        )
     for trajectory in result.trajectories[: options.show]:
         rich.print(render_trajectory(trajectory))
     if options.output is not None:
@@ -117,6 +199,14 @@ def _evaluate(options: Any) -> None:
         options.output.write_text("\n".join(lines) + "\n", encoding="ascii")
     for name, value in result.metrics.items():
         print(f"{name:28} {value:.4g}")
+
+
+COMMANDS: dict[str, Callable[[Any], None]] = {
+    "envs": _list_environments,
+    "recipes": _list_recipes,
+    "evaluate": _evaluate,
+}
+"""The commands that are functions of the parsed flags."""
 
 
 if __name__ == "__main__":

@@ -13,6 +13,13 @@ logger = logging.getLogger(__name__)
 MOSTLY = 0.9
 """Share of responses cut by a limit from which a batch is reported."""
 
+WHERE = "\n\nWhere it was raised:\n"
+"""What stands between an error's sentence and the traceback of the user's code."""
+
+
+class BrokenEnvironmentsError(RuntimeError):
+    """Too many environments failed; the message is a sentence for the user, with a traceback behind ``WHERE``."""
+
 
 def summarize_faults(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     """Return what went wrong in environments, and whether it hits long episodes more than short ones.
@@ -59,14 +66,14 @@ def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction
         max_failed_fraction: Largest share of failed environments that a run bears.
 
     Raises:
-        RuntimeError: If more environments failed; the first error is quoted with its traceback.
+        BrokenEnvironmentsError: If more environments failed; the first error is quoted with its traceback.
         ValueError: If every episode ended before its first response for want of context.
     """
     failed = [one for one in records if one.stop.failed]
     if failed:
         share, first = len(failed) / len(records), failed[0].error
         if share > max_failed_fraction:
-            raise RuntimeError(
+            raise BrokenEnvironmentsError(
                 f"{len(failed)} of {len(records)} environments failed, more than max_failed_fraction="
                 f"{max_failed_fraction}. The first error: {first}. Mend the environment, or raise the limit."
                 f"{traceback_of(failed[0])}"
@@ -91,7 +98,7 @@ def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction
 def traceback_of(failed: EpisodeRecord) -> str:
     """Return where the environment of a failed episode raised, as the end of an error's text."""
     trace = failed.faults[-1].traceback if failed.faults else ""
-    return f"\n\nWhere it was raised:\n{trace}" if trace else ""
+    return f"{WHERE}{trace}" if trace else ""
 
 
 def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:

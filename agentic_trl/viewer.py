@@ -8,7 +8,12 @@ from agentic_trl.types import Trajectory
 from agentic_trl.user_values import visible_text
 
 STYLES = {"system": "dim", "user": "cyan", "assistant": "green"}
-"""Colour of each role; others have none."""
+"""Colour of the roles that have one."""
+
+
+def _text(content: object) -> str:
+    """Return the content of a message as text; that of a tool call may be missing, or be parts."""
+    return content if isinstance(content, str) else "" if content is None else repr(content)
 
 
 def render_trajectory(trajectory: Trajectory) -> RenderableType:
@@ -27,7 +32,7 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
             title += f" | reward {turn.reward:g} | {len(turn.response_ids)} tokens"
             title += "" if turn.valid else " | no accepted action"
             title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
-        content = Text(visible_text(message["content"]))
+        content = Text(visible_text(_text(message.get("content"))))
         head = Text(visible_text(title))
         style = STYLES.get(message["role"], "none")
         parts.append(Panel(content, title=head, title_align="left", style=style))

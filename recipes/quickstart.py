@@ -2,13 +2,14 @@
 
     python recipes/quickstart.py [--seeds 0 1 2] [--output outputs/quickstart] [--key value ...]
 
-Each method is a process of ``recipes/train.py`` with one thread; both play the same tasks, as often, from
+The curves need matplotlib (``pip install 'agentic-trl[plots]'``); without it there are none. Each method is a process of ``recipes/train.py`` with one thread; both play the same tasks, as often, from
 the same weights. Prints the held-out metrics before and after, and writes ``results.json`` and
 ``curves.png`` into the output folder. Needs two cores, no accelerator and no network. Other flags go to
 ``recipes/train.py``, the same to both.
 """
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -17,11 +18,6 @@ import threading
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import matplotlib as mpl
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
 
 METHODS = ("planpo", "grpo")
 RECIPES = Path(__file__).parent
@@ -67,11 +63,9 @@ def main() -> None:
         for run in run_seed(seed, arguments.output / f"seed-{seed}", overrides)
     ]
     (arguments.output / "results.json").write_text(json.dumps(runs, indent=1) + "\n")
-    plot(runs, arguments.output / "curves.png")
     print(f"\n{table(runs)}\n")
-    print(
-        f"curves: {arguments.output / 'curves.png'}  numbers: {arguments.output / 'results.json'}"
-    )
+    print(f"numbers: {arguments.output / 'results.json'}")
+    print(f"curves: {plot(runs, arguments.output / 'curves.png')}")
 
 
 def run_seed(seed: int, output: Path, overrides: list[str]) -> list[dict[str, Any]]:
@@ -194,13 +188,21 @@ def mean(runs: list[dict[str, Any]], when: str, key: str) -> float:
     return fmean(values) if values else float("nan")
 
 
-def plot(runs: list[dict[str, Any]], path: Path) -> None:
+def plot(runs: list[dict[str, Any]], path: Path) -> str:
     """Draw success and tokens per response over the training steps.
 
     Args:
         runs: Contents of ``metrics.json``.
         path: File to write.
+
+    Returns:
+        The file, or why there is none.
     """
+    try:
+        importlib.import_module("matplotlib").use("Agg")
+        plt = importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        return "none, since matplotlib is not installed; pip install 'agentic-trl[plots]'"
     figure, axes = plt.subplots(1, len(COLUMNS), figsize=(12, 3.5))
     for (key, label), axis in zip(COLUMNS.items(), axes, strict=True):
         for method, color in zip(METHODS, ("tab:blue", "tab:orange"), strict=True):
@@ -214,6 +216,7 @@ def plot(runs: list[dict[str, Any]], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
+    return str(path)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from agentic_trl import (
     AgenticPPOTrainer,
     tiny_policy,
 )
+from agentic_trl.command_line import fail, find_user_modules, is_for_users, naming
 from agentic_trl.methods import methods_of
 from agentic_trl.old_names import KNOBS, new_flags
 
@@ -55,7 +56,7 @@ class RecipeArguments:
     """What a recipe says besides the configurations of the trainer and of the model."""
 
     environment: str = field(
-        default="FrozenLake-v1", metadata={"help": "Registered id, or 'module:Class'."}
+        default="FrozenLake-v1", metadata={"help": "Registered id, 'module:Class' or 'module:id'."}
     )
     evaluate_first: bool = field(
         default=True, metadata={"help": "Play the held-out tasks before training, too."}
@@ -76,21 +77,49 @@ def main() -> None:
     """Train; leave with code 2 and a sentence if the recipe or a flag is wrong."""
     # TRL itself sets the old name of the field; older versions of transformers know no other.
     warnings.filterwarnings("ignore", message="`gradient_checkpointing` is deprecated")
-    sys.path.insert(0, str(Path.cwd()))  # where an environment of the user's own may lie
+    find_user_modules()
     try:
         recipe, args, model = parse(sys.argv[1:])
         record_path = records.record_path(named(sys.argv[1:]).config) if recipe.record else None
         knobs = records.knobs_off_default((recipe, args, model))
-        trainer = build(recipe, args, model)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        resumed = resume_point(args)
+        with naming(model.model_name_or_path):
+            trainer = build(recipe, args, model)
+    except Exception as error:
+        sys.exit(fail("error", error))
+    try:
+        run(trainer, recipe, resumed=resumed, knobs=knobs, record_path=record_path)
+    except Exception as error:
+        if not is_for_users(error):
+            raise
+        sys.exit(fail("error", error))
+
+
+def run(
+    trainer: Any,
+    recipe: RecipeArguments,
+    *,
+    resumed: str | bool | None,
+    knobs: dict[str, Any],
+    record_path: Path | None,
+) -> None:
+    """Play, train, play again, and write what came of it.
+
+    Args:
+        trainer: What ``build`` gave.
+        recipe: What is to be done besides training.
+        resumed: Checkpoint to go on from, as ``resume_point`` gave it.
+        knobs: Knobs off their defaults, for the record.
+        record_path: File of the record; ``None`` for none.
+    """
+    args = trainer.args
     began = time.perf_counter()
     before = trainer.evaluate() if recipe.evaluate_first else {}
-    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.train(resume_from_checkpoint=resumed)
     after = trainer.evaluate()
     seconds = time.perf_counter() - began
     trainer.save_model(args.output_dir)
+    trainer.create_model_card(model_name=Path(args.output_dir).resolve().name)
     if trainer.is_world_process_zero():
         numbers = {"method": args.method, "seed": args.seed, "seconds": round(seconds, 1)}
         numbers |= {"before": _plain(before), "after": _plain(after)}
@@ -107,6 +136,31 @@ def main() -> None:
             print(f"record: {record_path}")
 
 
+def resume_point(args: AgenticGRPOConfig) -> str | bool | None:
+    """Return the checkpoint to go on from; a flag gives words for true and false.
+
+    Args:
+        args: Configuration of the trainer.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    given = args.resume_from_checkpoint
+    words = {"true": True, "false": None}
+    point = words.get(given.lower(), given) if isinstance(given, str) else given
+    here = Path(args.output_dir)
+    if point is True and not any(here.glob("checkpoint-*")):
+        raise UsageError(
+            f"resume_from_checkpoint: got true, but {here} holds no checkpoint. Correct output_dir, or leave "
+            "it out to begin anew."
+        )
+    if isinstance(point, str) and not Path(point).is_dir():
+        raise UsageError(
+            f"resume_from_checkpoint: got {point!r}, which is no folder; give true, or a folder checkpoint-N."
+        )
+    return point or None
+
+
 def parse(arguments: Sequence[str]) -> Parsed:
     """Read a recipe and flags.
 
@@ -120,6 +174,8 @@ def parse(arguments: Sequence[str]) -> Parsed:
         UsageError: If the file cannot be read, or a key is unknown.
         ValueError: If a value is refused by its configuration.
     """
+    pairs = (word.split("=", 1) if word.startswith("--config=") else [word] for word in arguments)
+    arguments = [word for pair in pairs for word in pair]  # TRL knows `--config FILE` alone
     critic = method_of(arguments) in methods_of(critic=True)
     config = AgenticPPOConfig if critic else AgenticGRPOConfig
     parser = TrlParser((RecipeArguments, config, ModelConfig), allow_abbrev=False)
@@ -149,7 +205,23 @@ def parse(arguments: Sequence[str]) -> Parsed:
             "No model is named: set `model_name_or_path` to a name, a path, or 'tiny'."
         )
     refuse_unread(parsed[2])
+    for config in parsed:
+        _refuse_containers(config)
     return tuple(parsed)
+
+
+def _refuse_containers(config: Any) -> None:
+    """Refuse a list or an object where a field takes a number, which TRL lets pass.
+
+    Raises:
+        UsageError: At the first that is found.
+    """
+    for one in fields(config):
+        value, kind = getattr(config, one.name), str(one.type).lower()
+        single = any(word in kind for word in ("float", "int", "bool"))
+        several = any(word in kind for word in ("list", "dict", "tuple", "str"))
+        if isinstance(value, list | dict) and single and not several:
+            raise UsageError(f"{one.name}: got {value!r}, expected a single value.")
 
 
 def _read(parser: TrlParser, flags: Sequence[str]) -> tuple[Any, ...]:
@@ -169,11 +241,35 @@ def method_of(arguments: Sequence[str]) -> str:
 
     Args:
         arguments: Command line without the program's name.
+
+    Raises:
+        UsageError: If the recipe's file holds something else.
     """
     found = named(arguments)
-    if found.method is None and found.config is not None and found.config.is_file():
-        return str((yaml.safe_load(found.config.read_text()) or {}).get("method", "grpo"))
-    return found.method or "grpo"
+    there = found.config is not None and found.config.is_file()
+    content = written(found.config) if there else {}
+    return found.method or str(content.get("method", "grpo"))
+
+
+def written(path: Path) -> dict[str, Any]:
+    """Return the fields of a recipe's file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: If it is no YAML, or no fields.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"The recipe {path} is no YAML: {error}. Correct the line.") from error
+    content = {} if content is None else content
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise UsageError(
+            f"The recipe {path} holds {str(content)[:80]!r}, expected lines `field: value`."
+        )
+    return content
 
 
 def named(arguments: Sequence[str]) -> argparse.Namespace:

@@ -12,6 +12,7 @@ way, without which there is no reward to learn from. Flags other than those of `
 import argparse
 import os
 import sys
+from pathlib import Path
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
@@ -23,6 +24,7 @@ from train import Parsed, UsageError, parse
 from transformers import AutoConfig, AutoTokenizer
 from trl import SFTConfig, SFTTrainer, get_peft_config
 
+from agentic_trl.command_line import fail, find_user_modules, naming, prepare_folder
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.trainers.config.arguments import rollout_settings
 from agentic_trl.trainers.model.context_limit import context_limit
@@ -32,12 +34,33 @@ from agentic_trl.trainers.user_code.tasks import resolve_environments, task_data
 def main() -> None:
     """Demonstrate and imitate; leave with code 2 and a sentence if the recipe or a flag is wrong."""
     options, flags = parser().parse_known_args()
+    find_user_modules()
     try:
+        prepare_folder(Path(options.output_dir))
         parsed = parse(["--config", options.config, *flags])
-        examples = examples_of(options, parsed)
-    except (ImportError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        with naming(options.model):
+            trainer = build(options, parsed, examples_of(options, parsed))
+    except Exception as error:
+        sys.exit(fail("error", error))
+    trainer.train()
+    if trainer.is_world_process_zero():
+        learned = trainer.accelerator.unwrap_model(trainer.model)
+        merged = learned.merge_and_unload() if parsed[2].use_peft else learned
+        merged.save_pretrained(options.output_dir)
+        trainer.processing_class.save_pretrained(options.output_dir)
+        print(f"model: {options.output_dir}")
+
+
+def build(
+    options: argparse.Namespace, parsed: Parsed, examples: list[dict[str, list[int]]]
+) -> SFTTrainer:
+    """Return the trainer that imitates.
+
+    Args:
+        options: The flags.
+        parsed: The recipe.
+        examples: What ``examples_of`` gave.
+    """
     _, args, model = parsed
     accelerated = torch.accelerator.is_available()
     config = SFTConfig(
@@ -58,19 +81,12 @@ def main() -> None:
         report_to="none",
         model_init_kwargs={"dtype": model.dtype},
     )
-    trainer = SFTTrainer(
+    return SFTTrainer(
         options.model,
         config,
         train_dataset=Dataset.from_list(examples),
         peft_config=get_peft_config(model),
     )
-    trainer.train()
-    if trainer.is_world_process_zero():
-        learned = trainer.accelerator.unwrap_model(trainer.model)
-        merged = learned.merge_and_unload() if model.use_peft else learned
-        merged.save_pretrained(options.output_dir)
-        trainer.processing_class.save_pretrained(options.output_dir)
-        print(f"model: {options.output_dir}")
 
 
 def parser() -> argparse.ArgumentParser:

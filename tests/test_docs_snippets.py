@@ -23,6 +23,7 @@ from accelerate.commands.launch import launch_command_parser
 from torch.distributed.run import get_args_parser
 
 import agentic_trl
+from agentic_trl.__main__ import SCRIPTS, _with_recipe
 from agentic_trl.environments.adapters.gymnasium import GymnasiumText
 from agentic_trl.environments.adapters.tools import ToolEnv
 from agentic_trl.environments.registry import resolve_environment
@@ -35,7 +36,10 @@ from tests.snippets import blocks, calls, presupposed, resolve_calls, run, small
 # TRL itself sets the old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "PAPERS.md")]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "PAPERS.md", "CHANGELOG.md", "SECURITY.md")
+]
 PAGES += [ROOT / "recipes" / "README.md", ROOT / "recipes" / "benchmarks" / "README.md"]
 PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 
@@ -60,6 +64,7 @@ FOREIGN |= {"tw-coin_collector", "custom"}
 STANDS_FOR = {
     "<recipe>": "recipes/frozen_lake/planpo.yaml",
     "<name or path>": "tiny",
+    "my_recipe.yaml": "recipes/frozen_lake/planpo.yaml",
     "<the tiny policy>": "tiny",
     "<folder>": "out",
     "<second node>": "second",
@@ -181,7 +186,9 @@ def split(command):
         raise ValueError(f"{command!r}: {error}") from error
 
 
-PROGRAMS = r"(?:[A-Z_]+=\S+ )*(?:python|make|accelerate launch|torchrun|pip install) [^`\n]*"
+PROGRAMS = (
+    r"(?:[A-Z_]+=\S+ )*(?:python|agentic_trl|make|accelerate launch|torchrun|pip install) [^`\n]*"
+)
 
 
 def written():
@@ -222,10 +229,13 @@ def check(words, monkeypatch):
     elif program == "accelerate":
         given = launch_command_parser().parse_args(rest[1:])
         assert given.config_file is None or Path(given.config_file).is_file(), words
-        check_script(given.training_script, given.training_script_args, monkeypatch)
+        start = check_module if given.module else check_script
+        start(given.training_script, given.training_script_args, monkeypatch)
     elif program == "torchrun":
         given = get_args_parser().parse_args(rest)
         check_script(given.training_script, given.training_script_args, monkeypatch)
+    elif program == "agentic_trl":
+        check_module(program, rest, monkeypatch)
     elif program == "python" and rest[0] == "-m":
         check_module(rest[1], rest[2:], monkeypatch)
     elif program == "python":
@@ -278,6 +288,9 @@ def check_module(name, flags, monkeypatch):
         monkeypatch,
     )
     assert taken is not None
+    if name == "agentic_trl" and flags[0] in SCRIPTS:
+        check_script(f"recipes/{SCRIPTS[flags[0]]}", _with_recipe(rest), monkeypatch)
+        return
     assert not rest
 
 

@@ -15,7 +15,10 @@ import pytest
 import agentic_trl
 from tests.paths import ROOT
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "PAPERS.md")]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "PAPERS.md", "CHANGELOG.md", "SECURITY.md")
+]
 PAGES += [ROOT / "recipes" / "README.md", ROOT / "recipes" / "benchmarks" / "README.md"]
 PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 SOURCES = sorted((ROOT / "agentic_trl").rglob("*.py"))

@@ -1,7 +1,7 @@
 """Episodes in the console.
 
 Mutations seen red: penalty left out; penalty of a turn without one shown; a role without a colour refused; a role
-taken for markup; control characters of a role shown.
+taken for markup; control characters of a role shown; a content that is no text taken for one.
 """
 
 import dataclasses
@@ -35,3 +35,19 @@ def test_any_role_can_be_shown():
     assert "[red]tool\\x1b[1m" in shown
     assert "\\x1b[31mx[/]" in shown
     assert "\x1b" not in shown
+
+
+def test_any_role_and_content_is_shown():
+    trajectory, _ = run_one(Script(step("d", 1.0, terminated=True)), [GO])
+    more = (
+        {"role": "tool", "content": "found 3"},
+        {"role": "developer", "content": None},
+        {"role": "critic", "content": [{"type": "text", "text": "part"}]},
+        {"role": "ipython"},
+    )
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(
+        render_trajectory(dataclasses.replace(trajectory, messages=trajectory.messages + more))
+    )
+    for text in ("tool", "found 3", "developer", "critic", "part", "ipython"):
+        assert text in shown.getvalue()

@@ -6,15 +6,22 @@ strings, which are resolved when an environment is built.
 
 import difflib
 import functools
+import importlib
 import inspect
+import sys
 import types
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.metadata import entry_points
 from typing import Any
 
 from agentic_trl.environments.base import Environment
 from agentic_trl.environments.built_in import BUILT_IN, OPTIONAL
 from agentic_trl.environments.spec import EntryPoint, EnvSpec, require_builder
+
+GROUP = "agentic_trl.environments"
+"""Group of entry points; each names a module that registers environments when it is imported."""
 
 _REGISTRY: dict[str, EnvSpec] = {}
 
@@ -65,7 +72,8 @@ def register_env(
 
 
 def registered_envs() -> tuple[str, ...]:
-    """Return the registered ids, sorted."""
+    """Return the registered ids, sorted, those of installed packages included."""
+    _load_installed()
     return tuple(sorted(_REGISTRY))
 
 
@@ -81,6 +89,8 @@ def env_spec(id: str) -> EnvSpec:
     Raises:
         ValueError: If the name is not registered; close names and all names are listed.
     """
+    if id not in _REGISTRY:
+        _load_installed()
     if id in _REGISTRY:
         return _REGISTRY[id]
     by_lower = {name.lower(): name for name in registered_envs()}
@@ -88,7 +98,8 @@ def env_spec(id: str) -> EnvSpec:
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(
         f"Got the unknown environment id {id!r}.{hint} Registered are: "
-        f"{', '.join(registered_envs())}. Add your own with register_env, or pass its class."
+        f"{', '.join(registered_envs())}. Add your own with register_env, and give it "
+        "as 'module:id' where the module has not been imported, or pass its class."
     )
 
 
@@ -116,7 +127,8 @@ def resolve_environment(
     """Return the spec of a trainer's argument ``environment``.
 
     Args:
-        environment: A registered id, ``"module:Class"``, a class with ``reset`` and ``step``, or a factory.
+        environment: A registered id, ``"module:id"`` with the module that registers it, ``"module:Class"``, a class
+            with ``reset`` and ``step``, or a factory.
         kwargs: Arguments for the environment; they win over those of a registered spec or of a
             ``functools.partial``.
 
@@ -127,12 +139,20 @@ def resolve_environment(
 
     Raises:
         ImportError: If the module of a registered id cannot be imported.
-        TypeError: If the object is no class with ``reset`` and ``step`` and no factory.
+        TypeError: If the object is no class with ``reset`` and ``step`` and no factory, or does not take the
+            arguments.
         ValueError: If the id is not registered.
     """
-    arguments = dict(kwargs or {})
+    spec = _spec_of(environment, dict(kwargs or {}))
+    _refuse_arguments(spec)
+    return spec
+
+
+def _spec_of(environment: EntryPoint, arguments: dict[str, Any]) -> EnvSpec:
+    """Return the spec of a trainer's argument ``environment``, its arguments unchecked."""
     if isinstance(environment, str) and environment.count(":") == 1:
-        return resolve_environment(EnvSpec(environment, environment).load(), arguments)
+        known = _registered_by(*environment.split(":"))
+        return _spec_of(known or EnvSpec(environment, environment).load(), arguments)
     if isinstance(environment, str):
         spec = env_spec(environment)
         spec.load()
@@ -141,7 +161,7 @@ def resolve_environment(
         # Taken apart, so that the class inside can supply its own tasks.
         named = _by_name(environment)
         if named is not None:
-            return resolve_environment(environment.func, {**named, **arguments})
+            return _spec_of(environment.func, {**named, **arguments})
     builder = require_builder(environment, _name_of(environment))
     registered = [spec for spec in _REGISTRY.values() if _builds(spec, builder)]
     if len(registered) == 1:
@@ -162,6 +182,57 @@ def _by_name(builder: functools.partial[Any]) -> dict[str, Any] | None:
     if any(one.kind is not one.POSITIONAL_OR_KEYWORD for one in parameters):
         return None
     return {**bound.arguments, **builder.keywords}
+
+
+def _registered_by(module: str, name: str) -> str | None:
+    """Return the id ``name`` if the module, once imported, has registered it and holds no object of that name."""
+    try:
+        importlib.import_module(module)
+    except Exception:  # said by EnvSpec.load
+        return None
+    return name if name in _REGISTRY and not hasattr(sys.modules[module], name) else None
+
+
+@functools.cache
+def _load_installed() -> None:
+    """Import the modules that installed packages name in the group of entry points; one that fails is warned of."""
+    for one in entry_points(group=GROUP):
+        try:
+            one.load()
+        except Exception as error:  # one broken package does not take the others' environments away
+            warnings.warn(
+                f"The environments of {one.value} ({one.dist and one.dist.name}) cannot be imported: "
+                f"{type(error).__name__}: {error}. Mend or remove that package.",
+                stacklevel=3,
+            )
+
+
+def _refuse_arguments(spec: EnvSpec) -> None:
+    """Refuse arguments that the environment does not take.
+
+    Raises:
+        TypeError: If it does not take one.
+    """
+    taken = _parameters(spec.load())
+    if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+        return
+    names = [name for name, one in taken.items() if one.kind is not one.POSITIONAL_ONLY]
+    unknown = [str(name) for name in spec.kwargs if name not in names]
+    if taken and unknown:
+        close = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise TypeError(
+            f"Environment {spec.id!r} got the arguments {', '.join(unknown)}, which it does not take.{hint} It "
+            f"takes: {', '.join(names)}."
+        )
+
+
+def _parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a class or factory; none if they cannot be seen."""
+    try:
+        return inspect.signature(builder).parameters
+    except (TypeError, ValueError):
+        return {}
 
 
 def _name_of(builder: Any) -> str:

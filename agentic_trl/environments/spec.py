@@ -68,11 +68,13 @@ class EnvSpec:
         if isinstance(entry, str):
             try:
                 entry = pkgutil.resolve_name(entry)
-            except (ImportError, AttributeError) as error:
+            except Exception as error:  # importing a module runs it
                 missing = f" (pip install 'agentic-trl[{self.extra}]')" if self.extra else ""
+                usual = isinstance(error, ImportError | AttributeError | ValueError)
+                said = str(error) if usual else f"{type(error).__name__}: {error}"
                 raise ImportError(
                     f"The entry point {entry!r} of environment {self.id!r} cannot be imported: "
-                    f"{error}. Install what the module needs{missing}, or correct the string."
+                    f"{said}. Install what the module needs{missing}, or correct the string."
                 ) from error
         return require_builder(entry, self.id)
 

@@ -102,7 +102,8 @@ class _Collection:
                 if request is not None:
                     requests.append(request)
                     self.asked += 1
-            if not self._startable and not (self._in_step and self.environments.outstanding):
+            waits = self.environments.outstanding > 0 and self._in_step
+            if not waits and not self._startable:
                 return requests
 
     def _replies(self) -> list[tuple[int, Reply]]:

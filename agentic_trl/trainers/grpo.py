@@ -117,6 +117,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             )
             return
         check_environment_run(args)
+        self.describe(args)
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
         refuse_streams(train_dataset, eval_dataset)
@@ -141,11 +142,12 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         refuse_unfed(given, columns_of(train_dataset))
         take_over(model, peft_config=trl_arguments.get("peft_config"))
-        weights = args.reward_weights
         changed = {
             "beta": 0.0,  # the reference is made here, in one way for every model
             "sync_ref_model": False,
-            "reward_weights": None if weights is None else [1.0, *read_weights(weights)],
+            "reward_weights": None
+            if args.reward_weights is None
+            else [1.0, *read_weights(args.reward_weights)],
             "use_vllm": False,  # built after the model, in its precision
         }
         with _set_for_trl(args, changed):

@@ -37,6 +37,7 @@ from agentic_trl.trainers.run.checkpoints import (
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
+from agentic_trl.trainers.run.model_card import complete_card, name_method
 from agentic_trl.trainers.run.output_folder import locked
 from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
@@ -59,10 +60,7 @@ from agentic_trl.types import LossOutput, Trajectory, TurnTable
 
 
 class EnvironmentHooks(GRPOTrainer):
-    """``trl.GRPOTrainer`` with an environment; everything that is not defined here is TRL's.
-
-    The methods without an underscore that TRL does not have are what another kind of trainer replaces.
-    """
+    """``trl.GRPOTrainer`` with an environment; methods that TRL lacks, without underscore, are what others replace."""
 
     args: AgenticGRPOConfig
     rollouts: RolloutManager | None = None
@@ -89,6 +87,11 @@ class EnvironmentHooks(GRPOTrainer):
     """Settings and code that the rollouts of the run depend on."""
     _staged = False
     """Whether a checkpoint is being written aside."""
+
+    def describe(self, args: AgenticGRPOConfig) -> None:
+        """Say what the model card names, before TRL builds the trainer."""
+        self.args = args
+        name_method(self)
 
     def begin(self) -> None:
         """Set up what a run adds up, scales and watches; the models are in place."""
@@ -274,14 +277,18 @@ class EnvironmentHooks(GRPOTrainer):
             self._staged = False
         finish_checkpoint(self, run, push=self._push_from_checkpoint)
 
+    def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
+        """Write TRL's card, and what it does not know."""
+        super().create_model_card(*arguments, **keywords)
+        if self.rollouts is not None:
+            complete_card(self)
+
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Push a checkpoint that is in its place; one that is still aside waits for that."""
         if not self._staged:
             super()._push_from_checkpoint(checkpoint_folder)
 
-    def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: Model | None = None
-    ) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load weights; PEFT would train all of an adapter that it loads."""
         with loading_weights(self):
             super()._load_from_checkpoint(resume_from_checkpoint, model)

@@ -11,6 +11,8 @@ Changes of the code that turned these tests red, each tried once:
 - ``get_close_matches`` on the id as typed: ``test_unknown_id_names_close_ones``.
 - ``functools.partial`` not taken apart: ``test_partial_of_a_class_keeps_its_tasks``.
 - The first of several matching specs taken: ``test_registered_class_keeps_its_limits``.
+- Arguments unchecked, ``**kwargs`` not seen: ``test_arguments_that_an_environment_...``,
+  ``test_arguments_of_a_builder_...``.
 """
 
 import ast
@@ -246,3 +248,29 @@ def test_arguments_of_an_environment_are_given_by_name(id):
         env_spec(id).load()(6)
     with pytest.raises(TypeError, match="sizes"):
         make_env(id, sizes=6)
+
+
+@pytest.mark.parametrize(
+    ("environment", "kwargs", "sentence"),
+    [
+        (
+            Echo,
+            {"words": "a"},
+            r"'Echo' got the arguments words, which .* Did you mean 'word'\? It takes: word",
+        ),
+        (make_echo, {"colour": 1}, "'make_echo' got the arguments colour"),
+        (functools.partial(Echo, words="a"), {}, "got the arguments words"),
+        ("FrozenLake-v1", {"sizee": 4}, "'FrozenLake-v1' got the arguments sizee"),
+        (f"{__name__}:Echo", {"words": "a"}, "got the arguments words"),
+    ],
+)
+def test_arguments_that_an_environment_does_not_take_are_refused(environment, kwargs, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        resolve_environment(environment, kwargs)
+
+
+def test_arguments_of_a_builder_that_takes_any_are_not_judged():
+    def anything(**kwargs):
+        return Echo()
+
+    assert resolve_environment(anything, {"colour": 1}).kwargs == {"colour": 1}

@@ -140,7 +140,17 @@ def _files(root: Path, folder: str) -> list[str]:
 
 
 def _solvable(root: Path, games: list[str]) -> Iterator[str]:
-    """Yield the games that their makers could solve."""
+    """Yield the games that their makers could solve.
+
+    Raises:
+        ValueError: If a file is none of a game.
+    """
     for game in games:
-        if json.loads((root / game).read_text()).get("solvable"):
+        try:
+            solvable = json.loads((root / game).read_text()).get("solvable")
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ValueError(
+                f"{root / game} is no JSON object of a game: {error}. Run `alfworld-download` again."
+            ) from error
+        if solvable:
             yield game

@@ -31,7 +31,7 @@ class OpenEnv(TextEnv):
             base_url: Its address, for example ``http://127.0.0.1:8000``; it must allow as many sessions as
                 there are episodes in a batch.
             action_field: Field of the server's action that holds the text.
-            observation_field: Field of the server's observation that is shown; all, as JSON, by default.
+            observation_field: Field of the server's observation that is shown; all but ``metadata``, as JSON, by default.
             instructions: The task in words.
             success_threshold: Summed reward of the server from which a finished episode is a success, whatever
                 reward functions add; ``None`` leaves success to the run's ``success_threshold``.
@@ -102,12 +102,13 @@ class OpenEnv(TextEnv):
         Raises:
             KeyError: If it has no field ``observation_field``.
         """
+        own = {name: value for name, value in observation.items() if name != "metadata"}
         if self._observation_field is None:
-            return json.dumps(observation, ensure_ascii=False)
+            return json.dumps(own, ensure_ascii=False)
         if self._observation_field not in observation:
             raise KeyError(
                 f"observation_field: got {self._observation_field!r}, but the server's observation has "
-                f"the fields {sorted(observation)}."
+                f"the fields {sorted(own)}."
             )
         return str(observation[self._observation_field])
 

@@ -203,7 +203,7 @@ class ToolEnv(TextEnv):
             call = json.loads(text)
             name, arguments = call["name"], call.get("arguments") or {}
             tool = self._tools.get(name)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return 'error: a call is a JSON object {"name": ..., "arguments": {...}}', False
         if tool is None:
             return f"error: there is no function {name!r}", False

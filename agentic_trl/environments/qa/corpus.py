@@ -74,7 +74,7 @@ def read_lines(path: str) -> Iterator[tuple[int, Any]]:
                     yield number, json.loads(line)
     except OSError as error:
         raise ValueError(f"The file {path} cannot be read: {error}. Correct the path.") from error
-    except ValueError as error:  # also UnicodeDecodeError
+    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError, and lists in lists
         raise ValueError(
             f"The file {path} is no JSON in UTF-8 behind line {number - 1}: {error}. Expected one JSON "
             "value a line; is it another format?"

@@ -127,7 +127,7 @@ def _whole(path: str) -> Iterator[tuple[int, Any]]:
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(
             f"The file {path} cannot be read as one JSON value in UTF-8: {error}. Correct the path, or "
             "the format."

@@ -7,13 +7,23 @@ passage that fits is a result like any other.
 import http.client
 import importlib
 import json
+import threading
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
+from agentic_trl.environments.qa.connection import (
+    WatchedHttp,
+    WatchedHttps,
+    hang_up,
+    parts_of,
+    without_secrets,
+)
 from agentic_trl.environments.qa.corpus import Passage, as_text, once, read_corpus
 
 MAX_RESPONSE_BYTES = 1_000_000
@@ -91,7 +101,8 @@ class HttpRetriever:
 
     A request is ``{"queries": [query], "topk": k, "return_scores": true}``, the response
     ``{"result": [[{"document": {"contents": "title\ntext"}, "score": s}, ...]]}``. Redirects are
-    refused.
+    refused. A name and a password in the address (``http://name:password@host/retrieve``) are sent as basic
+    authentication; no error shows them, nor what stands behind ``?``.
     """
 
     def __init__(
@@ -101,30 +112,35 @@ class HttpRetriever:
 
         Args:
             url: Address, ``http`` or ``https``.
-            timeout: Seconds that a search may take, above 0.
+            timeout: Seconds that a search may take from the first byte to the last, above 0.
             max_bytes: Bytes that a response may have, 1 or more.
 
         Raises:
             ValueError: If an argument is out of range.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        parts = parts_of(url)
+        if parts is None:
             raise ValueError(
-                f"Got the retriever {url!r}, expected an address that begins with http:// or https://, "
-                "for example http://127.0.0.1:8000/retrieve."
+                f"Got the retriever {without_secrets(url)!r}, expected an address that begins with http:// or "
+                "https://, for example http://127.0.0.1:8000/retrieve."
             )
         if timeout <= 0 or max_bytes < 1:
             raise ValueError(
                 f"Got timeout={timeout} seconds and max_bytes={max_bytes}, expected both above 0."
             )
-        self.url = url
+        self.url = without_secrets(url)
+        user, at, place = parts.netloc.rpartition("@")
+        self._address = parts._replace(netloc=place, fragment="").geturl()
+        self._headers = {"Content-Type": "application/json"}
+        if at:
+            self._headers["Authorization"] = f"Basic {b64encode(unquote(user).encode()).decode()}"
         self.timeout = timeout
         self.max_bytes = max_bytes
         self._opener = urllib.request.OpenerDirector()
         for handler in (  # urllib's own, without the one that follows redirects
             urllib.request.ProxyHandler(),
-            urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(),
+            WatchedHttp(),
+            WatchedHttps(),
             urllib.request.HTTPDefaultErrorHandler(),
             urllib.request.HTTPErrorProcessor(),
         ):
@@ -140,30 +156,56 @@ class HttpRetriever:
             RetrieverError: If it cannot be reached, takes too long, or answers something else.
         """
         asked = json.dumps({"queries": [query], "topk": topk, "return_scores": True}).encode()
-        request = urllib.request.Request(
-            self.url, data=asked, headers={"Content-Type": "application/json"}
-        )
+        request = urllib.request.Request(self._address, data=asked, headers=self._headers)
         try:
-            body = self._read(request)
+            body = self._within_timeout(request)
         except urllib.error.HTTPError as error:
             error.close()
             raise self._error(
                 f"answered with status {error.code}", "look at its log, and check the path"
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            raise self._error(f"failed: {error}", "start it, or correct the address") from error
+            raise self._error(
+                f"failed: {without_secrets(str(error))}", "start it, or correct the address"
+            ) from error
         try:
             (found,) = json.loads(body)["result"]
             return [Passage.of(as_text(one["document"]["contents"])) for one in found[:topk]]
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise self._error(
                 f"answered {bytes(body[:200])!r}, expected "
                 '{"result": [[{"document": {"contents": text}, "score": number}]]}',
                 "use a server with Search-R1's protocol",
             ) from error
 
+    def _within_timeout(self, request: urllib.request.Request) -> bytearray:
+        """Return the response's body, read in a thread, which alone can be left when time is over.
+
+        The timeout of a socket starts anew with every byte, and with every address that a name has.
+        """
+        answer: Future[bytearray] = Future()
+
+        def read() -> None:
+            try:
+                answer.set_result(self._read(request))
+            except BaseException as error:  # raised where the answer is awaited
+                answer.set_exception(error)
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            return answer.result(self.timeout)
+        except TimeoutError as error:
+            hang_up(request)
+            raise self._error(
+                f"sent no whole response within {self.timeout} seconds", "raise timeout"
+            ) from error
+
     def _read(self, request: urllib.request.Request) -> bytearray:
-        """Return the response's body within the limits of time and size."""
+        """Return the response's body within the limits of time and size.
+
+        Raises:
+            TimeoutError: If time is over.
+        """
         deadline = time.monotonic() + self.timeout
         body = bytearray()
         with self._opener.open(request, timeout=self.timeout) as response:
@@ -173,11 +215,8 @@ class HttpRetriever:
                     raise self._error(
                         f"sent more than {self.max_bytes} bytes", "lower topk, or raise max_bytes"
                     )
-                # The socket's timeout starts anew with every byte; this one does not.
                 if time.monotonic() > deadline:
-                    raise self._error(
-                        f"sent no whole response within {self.timeout} seconds", "raise timeout"
-                    )
+                    raise TimeoutError
         return body
 
     def _error(self, got: str, advice: str) -> RetrieverError:

@@ -12,13 +12,18 @@
 import itertools
 import json
 import random
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from agentic_trl.environments.webshop.records import (
+    check_about,
+    check_human,
+    check_product,
+    price_tags,
+)
 from agentic_trl.environments.webshop.search import Bm25
 
 NO_LIMIT = 1_000_000.0
@@ -28,8 +33,6 @@ GOAL_SHUFFLE_SEED = 233
 """Seed that the original shuffles its goals with; its test goals are the first 500."""
 
 _PRICE_LIMITS = [10.0 * step for step in range(1, 100)]
-_FIELDS = ("asin", "name", "full_description", "small_description", "pricing")
-_MORE_FIELDS = ("customization_options", "query", "product_category")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,12 @@ def _read(path: str, kind: type) -> Any:
     Raises:
         ValueError: If it is not of the kind that is expected.
     """
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} cannot be read as JSON in UTF-8: {error}. Give a file in WebShop's format."
+        ) from error
     if not isinstance(content, kind):
         expected = "a list of products" if kind is list else "an object by asin"
         raise ValueError(f"{path}: got {type(content).__name__}, expected {expected}.")
@@ -144,9 +152,7 @@ def _read(path: str, kind: type) -> Any:
 
 
 def build_catalog(
-    items: Sequence[Mapping[str, Any]],
-    about: Mapping[str, Mapping[str, Any]],
-    human: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    items: Sequence[Any], about: Mapping[str, Any], human: Mapping[str, Any] | None = None
 ) -> Catalog:
     """Return the catalogue of records.
 
@@ -162,23 +168,20 @@ def build_catalog(
         The catalogue.
 
     Raises:
-        ValueError: If a product lacks a field, or no goal is left.
+        ValueError: If a record lacks a field or has one of another type, or no goal is left.
     """
     products: dict[str, Product] = {}
     for position, item in enumerate(items):
-        missing = [field for field in (*_FIELDS, *_MORE_FIELDS) if field not in item]
-        if missing:
-            raise ValueError(
-                f"Product {position} lacks {', '.join(missing)}; got the fields {', '.join(item)}. "
-                "Give a file in the format of WebShop's items_shuffle.json."
-            )
+        check_product(item, position)
         if item["asin"] != "nan" and len(item["asin"]) <= 10:
+            check_about(about.get(item["asin"], {}), item["asin"])
             products.setdefault(item["asin"], _product(item, about.get(item["asin"], {})))
     goals: list[Goal] = []
     for product in products.values():
         if human is None:
             goals += _made_goals(product, about.get(product.asin, {}))
         else:
+            check_human(human.get(product.asin, ()), product.asin)
             goals += _human_goals(product, human.get(product.asin, ()))
     if not goals:
         raise ValueError(
@@ -192,8 +195,7 @@ def _product(item: Mapping[str, Any], about: Mapping[str, Any]) -> Product:
     """Return the product of a record."""
     features = item["small_description"] or []
     features = [features] if isinstance(features, str) else features
-    # "$10.99" or "$10.99 to $12.00"; without a price, the original asks 100 dollars.
-    found = re.findall(r"\$([\d,]*\.?\d+)", item["pricing"] or "")[:2] or ["100.0"]
+    found = price_tags(item["pricing"] or "")
     prices = [float(price.replace(",", "")) for price in found]
     options = {
         name.lower(): tuple(value["value"].strip().replace("/", " | ").lower() for value in values)

@@ -118,17 +118,40 @@ def find_actions(
         return [(0, len(text))], text
     closing = f"</{action_format.reasoning_tag}>"
     start = text.rfind(closing) + len(closing) if closing in text else 0
-    names = "|".join(map(re.escape, action_format.names))
-    matches = list(re.compile(rf"<({names})>(.*?)</\1>", re.DOTALL).finditer(text, start))
-    if matches:
-        first = matches[0][0] if action_format.tags else matches[0][2].strip()
-        return [match.span() for match in matches], first
+    pairs = _tag_pairs(text, start, action_format.names)
+    if pairs:
+        (first, inner), (inner_end, last) = pairs[0]
+        action = text[first:last] if action_format.tags else text[inner:inner_end].strip()
+        return [(one[0], other[1]) for one, other in pairs], action
     if action_format.lenient:
         words = "|".join(re.escape(word) for word in action_format.words)
-        bare = re.compile(rf"(?<!\w)({words})\W*$", re.IGNORECASE).search(text, start)
+        # Nothing but the last word and what stands before and behind it can match.
+        behind = len(re.match(r"\W*", text[::-1])[0])  # type: ignore[index]
+        near = len(text) - behind - max(map(len, action_format.words), default=0)
+        bare = re.compile(rf"(?<!\w)({words})\W*$", re.IGNORECASE).search(text, max(start, near))
         if bare:
             return [bare.span(1)], bare.group(1)
     return [], None
+
+
+def _tag_pairs(
+    text: str, start: int, names: Sequence[str]
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the spans of opening tags and of the closing tags that come next behind them, in linear time."""
+    opening = re.compile(f"<({'|'.join(map(re.escape, names))})>")
+    pairs = []
+    unclosed: set[str] = set()  # names that no closing tag follows; none follows later ones either
+    found = opening.search(text, start)
+    while found:
+        closing = f"</{found[1]}>"
+        end = -1 if found[1] in unclosed else text.find(closing, found.end())
+        if end < 0:
+            unclosed.add(found[1])
+            found = opening.search(text, found.end())
+        else:
+            pairs.append((found.span(), (end, end + len(closing))))
+            found = opening.search(text, end + len(closing))
+    return pairs
 
 
 def _exact_pieces(chat: ChatFormat, ids: Sequence[int], text: str) -> list[str]:

@@ -58,6 +58,9 @@ class Host(Protocol):
     processing_class: Any
     vllm_generation: Any
     _tokenizer: PreTrainedTokenizerBase
+    _name: str
+    _paper: dict[str, str]
+    _tag_names: list[str]
     _step: int
     _metrics: dict[str, Any]
     _logs: dict[str, Any]

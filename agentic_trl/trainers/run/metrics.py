@@ -1,7 +1,8 @@
 """Metrics of episodes in the log of a run, held-out ones included, and TRL's table of completions."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from accelerate.utils import gather_object
 
@@ -85,7 +86,8 @@ def log_texts(
 
 
 def _clean(trajectory: Trajectory) -> list[dict[str, str]]:
+    messages: Sequence[Mapping[str, Any]] = trajectory.messages
     return [
         {name: clean_text(text) if isinstance(text, str) else text for name, text in one.items()}
-        for one in trajectory.messages
+        for one in messages
     ]

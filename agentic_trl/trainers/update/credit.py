@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from accelerate.utils import gather_object
 from jaxtyping import Float
@@ -50,7 +51,7 @@ def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
         knobs = chosen.arguments(trainer.args, state.global_step, state.max_steps)
         advantage: Tensor = chosen.function(table, **knobs)
         return advantage
-    given = trainer.advantage_function(copy.deepcopy(table))
+    given: Any = trainer.advantage_function(copy.deepcopy(table))
     shape = tuple(table.turn_index.shape)
     if isinstance(given, Tensor) and tuple(given.shape) == shape:
         return given

@@ -15,11 +15,17 @@ Changes of the code that turned these tests red, each tried once:
 - The status of a response not looked at: ``test_failures_are_sentences``.
 - The scheme not checked: ``test_addresses``.
 - A failure answered with no passage: ``test_failures_are_sentences``.
+- The response read in the caller's own thread: ``test_dripping_headers_are_cut``; the connection not broken at the end
+  of time: ``test_a_search_out_of_time_leaves_no_thread``.
+- ``RecursionError`` let through, by the retriever and by ``read_lines``: ``test_deep_json_is_a_sentence``.
+- The address as given in errors; the password in what ``http.client`` says; no ``Authorization``:
+  ``test_no_error_holds_a_secret``, ``test_name_and_password_are_sent``.
 - ``show`` without its limit, or without collapsing spaces: ``test_show``.
 """
 
 import contextlib
 import json
+import socket
 import sys
 import threading
 import time
@@ -169,6 +175,7 @@ class Server(ThreadingHTTPServer):
 class Answer(BaseHTTPRequestHandler):
     def do_POST(self):
         length = int(self.headers["Content-Length"])
+        self.server.authorization = self.headers["Authorization"]
         self.server.asked.append((self.path, json.loads(self.rfile.read(length))))
         self.send_response(self.server.status)
         for name, value in self.server.headers.items():
@@ -256,6 +263,93 @@ def test_slow_drip_is_cut(server):
     with pytest.raises(RetrieverError, match=r"no whole response within 0\.2 seconds"):
         HttpRetriever(server.url, timeout=0.2).search("q", 1)
     assert time.monotonic() - began < 5
+
+
+@pytest.fixture
+def dripping():
+    """A server that sends headers without an end, a byte at a time, each well within the socket's timeout."""
+    ended = threading.Event()
+
+    def serve(connection):
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not ended.wait(0.02):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=listener.accept()[:1], daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/retrieve"
+        ended.set()
+
+
+def test_dripping_headers_are_cut(dripping):
+    began = time.monotonic()
+    with pytest.raises(RetrieverError, match=r"no whole response within 0\.3 seconds"):
+        HttpRetriever(dripping, timeout=0.3).search("q", 1)
+    assert 0.3 <= time.monotonic() - began < 1.3
+
+
+def test_a_search_out_of_time_leaves_no_thread(dripping):
+    there = set(threading.enumerate())
+    with pytest.raises(RetrieverError):
+        HttpRetriever(dripping, timeout=0.2).search("q", 1)
+    until = time.monotonic() + 5
+    readers = [1]
+    while readers and time.monotonic() < until:
+        new = set(threading.enumerate()) - there
+        readers = [one for one in new if "_within_timeout" in one.name or "(read)" in one.name]
+        time.sleep(0.02)
+    assert readers == []
+
+
+DEEP = "[" * 200_000 + "]" * 200_000
+
+
+def test_deep_json_is_a_sentence(server, tmp_path):
+    server.body = DEEP.encode()
+    with pytest.raises(RetrieverError, match=r"answered b'\[\[.*expected"):
+        HttpRetriever(server.url, timeout=5.0).search("q", 3)
+    path = write(tmp_path / "corpus.jsonl", DEEP)
+    with pytest.raises(ValueError, match="is no JSON in UTF-8 behind line 0"):
+        list(read_corpus(path))
+
+
+SECRETS = [
+    "http://me:s3cret@127.0.0.1:1/retrieve",
+    "http://127.0.0.1:1/retrieve?key=s3cret",
+    "http://me:s3cret@127.0.0.1:port/retrieve",
+    "http://me:a/s3cret@127.0.0.1:1/retrieve",
+    "http://me:a@s3cret@127.0.0.1:1/retrieve",
+    "http://me:s3cret@127.0.0.1:1/re trieve?key=s3cret",
+    "me:s3cret@127.0.0.1:1",
+    "ftp://me:s3cret@host/",
+]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_no_error_holds_a_secret(url):
+    with pytest.raises((RetrieverError, ValueError)) as raised:
+        HttpRetriever(url, timeout=1.0).search("q", 1)
+    assert "s3cret" not in str(raised.value)
+    assert "***" in str(raised.value)
+
+
+def test_name_and_password_are_sent(server):
+    server.body = result("alone")
+    address = server.url.replace("//", "//me:p%40ss@")
+    assert HttpRetriever(address).search("q", 1) == [Passage("", "alone")]
+    assert server.authorization == "Basic bWU6cEBzcw=="  # me:p@ss
+    server.status = 500
+    with pytest.raises(
+        RetrieverError, match=r"The retriever at http://\*\*\*@127.0.0.1:\d+/retrieve"
+    ):
+        HttpRetriever(address).search("q", 1)
 
 
 def test_unreachable_server_is_named():

@@ -13,6 +13,8 @@ Mutations seen red, each tried once:
 - No cache: ``test_a_catalogue_is_read_once``.
 - ``b`` left out, the later text winning a tie: ``test_search_ranks_by_the_formula``; stop words kept:
   ``test_words_and_ties``.
+- No check of the products, of the attributes, of people's instructions: ``test_records_of_other_types_are_refused``;
+  ``RecursionError`` let through: ``test_files_that_are_no_json``.
 - A made-up product that does not say one of its attributes:
   ``test_made_up_records_are_in_the_format_and_differ``.
 """
@@ -276,3 +278,69 @@ def test_made_up_records_are_in_the_format_and_differ():
         assert all(attribute in text for attribute in told["attributes"])
         for options in item["customization_options"].values():
             assert 2 <= len({value["value"] for value in options}) == len(options) <= 4
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("asin", 7),
+        ("asin", None),
+        ("name", None),
+        ("full_description", 3),
+        ("small_description", 3),
+        ("small_description", ["fine", None]),
+        ("small_description", {"a": "b"}),
+        ("pricing", 10.99),
+        ("pricing", ["$10.99"]),
+        ("customization_options", ["Color"]),
+        ("customization_options", {"Color": ["White"]}),
+        ("customization_options", {"Color": "White"}),
+        ("customization_options", {"Color": [{"value": 3}]}),
+        ("customization_options", {"Color": [{}]}),
+        ("query", None),
+        ("product_category", ["Home"]),
+    ],
+)
+def test_products_of_other_types_are_refused(field, value):
+    with pytest.raises(ValueError, match=rf"^Product 1: {field} is .*, expected .*items_shuffle"):
+        build_catalog([LAMP, LAMP | {field: value}], ABOUT)
+
+
+@pytest.mark.parametrize("item", [None, 3, "text", [LAMP]])
+def test_a_product_is_an_object(item):
+    with pytest.raises(ValueError, match=r"^Product 0 is .*, expected an object"):
+        build_catalog([item], ABOUT)
+
+
+GOAL = {"instruction": "a lamp", "instruction_attributes": ["usb port"], "instruction_options": []}
+
+
+@pytest.mark.parametrize(
+    ("about", "human"),
+    [
+        ("text", None),
+        ({"attributes": "dimmable"}, None),
+        ({"attributes": [3]}, None),
+        ({"instruction": 3}, None),
+        ({"instruction": "a lamp", "instruction_attributes": "dimmable"}, None),
+        ({}, {"a": "b"}),
+        ({}, ["text"]),
+        ({}, [GOAL | {"instruction": None}]),
+        ({}, [GOAL | {"instruction_attributes": None}]),
+        ({}, [GOAL | {"instruction_options": "white"}]),
+        ({}, [GOAL | {"instruction_options": {"color": 3}}]),
+        ({}, [{"instruction": "a lamp"}]),
+    ],
+)
+def test_records_of_other_types_are_refused(about, human):
+    asin = LAMP["asin"]
+    with pytest.raises(ValueError, match=rf"of {asin}.*(expected|lacks).*WebShop's items_"):
+        build_catalog([LAMP], {asin: about}, human and {asin: human})
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 200_000, "", "\udcff"])
+def test_files_that_are_no_json(tmp_path, text):
+    path = tmp_path / "items.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"items\.json cannot be read as JSON in UTF-8"):
+        load_catalog(str(path), str(path), None, None)

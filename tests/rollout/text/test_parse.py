@@ -9,10 +9,13 @@ action; any stop ends; think block not skipped; first closing; greedy span; no l
 last span; not stripped; tags are no action; only first span; tag unescaped; reasoning tag fixed;
 always lenient; end of a longer word; word anywhere; half characters given; last half dropped; no
 context; no exact fallback; ends not monotone; tags: the closing tag of any name, the first name only,
-without the tags.
+without the tags; pairs: each unclosed tag looked for to the end, the search going
+on behind the opening tag of a pair; the bare word looked for from the beginning.
 """
 
 import functools
+import re
+import time
 
 import pytest
 from hypothesis import given
@@ -375,3 +378,54 @@ def test_formats_with_several_tags():
     for wrong in ({"words": ("a",)}, {"whole": True}):
         with pytest.raises(ValueError, match=r"expected `tags` alone"):
             ActionFormat(tags=("a", "b"), **wrong)
+
+
+def find_by_one_expression(text, action_format):
+    """The contract as a regular expression of the whole pair, and of a bare word: right, and not linear."""
+    closing = f"</{action_format.reasoning_tag}>"
+    start = text.rfind(closing) + len(closing) if closing in text else 0
+    names = "|".join(map(re.escape, action_format.names))
+    matches = list(re.compile(rf"<({names})>(.*?)</\1>", re.DOTALL).finditer(text, start))
+    if matches:
+        first = matches[0][0] if action_format.tags else matches[0][2].strip()
+        return [match.span() for match in matches], first
+    if action_format.lenient:
+        words = "|".join(re.escape(word) for word in action_format.words)
+        bare = re.compile(rf"(?<!\w)({words})\W*$", re.IGNORECASE).search(text, start)
+        if bare:
+            return [bare.span(1)], bare.group(1)
+    return [], None
+
+
+FORMATS = [
+    ActionFormat(),
+    ActionFormat(tags=("a", "ab")),
+    ActionFormat(words=("left", "!", "go left", "!!", "\u00e9"), lenient=True),
+]
+PARTS = ["<a>", "</a>", "<ab>", "</ab>", "<action>", "</action>", "</think>", "<", ">", "a", " "]
+PARTS += ["left", "LEFT", "go ", "!", "\n", "\u00e9", ".", "x"]
+
+
+@pytest.mark.parametrize("action_format", FORMATS, ids=["one tag", "tags", "words"])
+@given(parts=st.lists(st.sampled_from(PARTS), max_size=14))
+def test_actions_are_those_of_one_expression(action_format, parts):
+    text = "".join(parts)
+    assert find_actions(text, action_format) == find_by_one_expression(text, action_format)
+
+
+@pytest.mark.parametrize(
+    ("text", "action_format"),
+    [
+        ("<action>" * 4000, FORMATS[0]),
+        ("<action>left " * 4000 + "<action>", FORMATS[0]),
+        ("<a><ab>" * 4000, FORMATS[1]),
+        ("</a><ab></ab><a>" * 4000, FORMATS[1]),
+        ("!" * 20_000 + "x", FORMATS[2]),
+        ("left" + "." * 20_000 + "x" + "." * 20_000, FORMATS[2]),
+    ],
+    ids=["unclosed", "text between", "two names", "one of two", "words", "no words"],
+)
+def test_finding_takes_time_linear_in_the_text(text, action_format):
+    began = time.process_time()
+    find_actions(text, action_format)
+    assert time.process_time() - began < 0.1

@@ -16,6 +16,7 @@ HOOKS = {
     "_get_output_dir": ["trial"],
     "_save_checkpoint": ["model", "trial"],
     "_push_from_checkpoint": ["checkpoint_folder"],
+    "create_model_card": ["model_name", "dataset_name", "tags"],
     "_load_rng_state": ["checkpoint"],
 }
 """Methods that are overridden, with the parameters that they have after ``self``."""
@@ -41,6 +42,9 @@ ATTRIBUTES = (
     "temperature",
     "aux_loss_enabled",
     "router_aux_loss_coef",
+    "_name",
+    "_paper",
+    "_tag_names",
 )
 """Attributes of a built trainer that are read or set."""
 
