@@ -210,7 +210,7 @@ RECIPES = {
     "numbers": ("1: 2\n", "expected lines `field: value`"),
     "type": (
         "learning_rate: [1]\nmodel_name_or_path: tiny\n",
-        "learning_rate: got [1], expected a single",
+        "learning_rate: got [1], expected",
     ),
 }
 

@@ -270,12 +270,12 @@ def test_an_added_token_that_no_text_holds_may_lie_beyond_the_model():
         probe_ids(model, tokenizer)
 
 
-@pytest.mark.parametrize("shape", ["column", "record"])
+@pytest.mark.parametrize("shape", ["two columns", "record"])
 def test_a_critic_that_gives_no_value_a_position_is_refused(tmp_path, shape):
     class Odd(SeesOthers):
         def forward(self, input_ids, attention_mask):
-            value = self.embedding(input_ids)
-            return value if shape == "column" else SimpleNamespace(logits=value)
+            value = self.embedding(input_ids).repeat(1, 1, 2)
+            return value if shape == "two columns" else SimpleNamespace(logits=value)
 
     with pytest.raises(
         ValueError, match=r"The critic \(Odd\) returned .* a value for each position"

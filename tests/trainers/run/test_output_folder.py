@@ -165,7 +165,8 @@ def test_without_a_whole_checkpoint_nothing_starts(copy, tmp_path):
     for number in (1, 2):
         cut(copy / f"checkpoint-{number}" / "model.safetensors")
     with pytest.raises(
-        ValueError, match=r"checkpoint-2 is broken: model.*checkpoint-1 is broken: model"
+        ValueError,
+        match=r"The checkpoint .*checkpoint-2 is broken: model.*checkpoint-1 is broken: model",
     ):
         make_trainer(copy).train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="it holds none"):
