@@ -200,7 +200,10 @@ def _set_for_trl(args: AgenticGRPOConfig, values: dict[str, Any]) -> Iterator[No
 
 
 def require_kinds(
-    trainer: AgenticGRPOTrainer, args: Any, train_dataset: Any = None, eval_dataset: Any = None
+    trainer: AgenticGRPOTrainer,
+    args: object,
+    train_dataset: object = None,
+    eval_dataset: object = None,
 ) -> None:
     """Refuse a configuration of another trainer, TRL's among them, and data sets without a length.
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from trl import GRPOConfig
 from trl.trainer.utils import get_callable_name
 
 from agentic_trl.environments.spec import EnvSpec
@@ -87,7 +88,7 @@ def refuse_unfed(reward_funcs: Sequence[Any], columns: Sequence[str]) -> None:
             )
 
 
-def refuse_unread_credit(args: Any) -> None:
+def refuse_unread_credit(args: GRPOConfig) -> None:
     """Refuse knobs of credits beside an ``advantage_function``, which takes a credit's place.
 
     Args:

@@ -61,7 +61,7 @@ def held_out_dataset(specs: Mapping[str, EnvSpec], count: int) -> Dataset | None
         return None
 
 
-def refuse_streams(train_dataset: Any, eval_dataset: Any) -> None:
+def refuse_streams(train_dataset: object, eval_dataset: object) -> None:
     """Refuse data sets that have no length or no rows by number.
 
     Args:
