@@ -35,6 +35,9 @@ Finite = Annotated[float, Range(-inf, inf, "a finite number")]
 """Any number."""
 
 
+_OURS = "agentic_trl."
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """What a field or an argument takes that is a number or a flag."""
@@ -78,7 +81,9 @@ def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
     Args:
         owner: A configuration class, or a function whose annotations hold ranges.
     """
-    for name, hint in get_type_hints(owner, include_extras=True).items():
+    # A user's subclass may hold names that do not resolve, and writes annotations without ranges.
+    classes = [one for one in getattr(owner, "__mro__", ()) if one.__module__.startswith(_OURS)]
+    for name, hint in get_type_hints(next(iter(classes), owner), include_extras=True).items():
         if get_origin(hint) is ClassVar:
             continue
         parts = (hint, *get_args(hint))  # `Positive | None` holds its range one level down

@@ -137,3 +137,14 @@ def test_every_number_of_evaluate_is_among_them():
     plain = {one.name for one in parameters if type(one.default) in (int, float, bool)}
     assert {"batch_size", "seed", "max_failed_fraction", "progress"} <= plain
     assert plain - set(ARGUMENTS) == set()
+
+
+def test_a_users_subclass_keeps_the_ranges_whatever_it_annotates(tmp_path):
+    @dataclasses.dataclass
+    class Mine(AgenticGRPOConfig):
+        max_turns: "int | None" = 3
+        note: "NameThatDoesNotResolve" = None  # noqa: F821
+
+    assert Mine(str(tmp_path), use_cpu=True, bf16=False).max_turns == 3
+    with pytest.raises(ValueError, match="max_turns: got 0, expected at least 1"):
+        Mine(str(tmp_path), use_cpu=True, bf16=False, max_turns=0)
