@@ -1,5 +1,6 @@
 """``evaluate``: metrics of a policy on held-out tasks, without a trainer."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: str | Model,
+    model: str | os.PathLike[str] | Model,
     environment: Any,
     *,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
@@ -127,6 +128,7 @@ def evaluate(
     specs = resolve_environments(environment, environment_kwargs)
     refuse_missing_packages(specs)
     rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
     loaded = load_model(model)
     tokenizer = load_tokenizer(tokenizer, model, loaded)
     manager = RolloutManager(

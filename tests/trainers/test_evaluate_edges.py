@@ -9,6 +9,7 @@ and in a trainer's evaluation, their metrics left out.
 import inspect
 import json
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, BloomConfig, GPT2Config, GPT2LMHeadModel, MambaConfig
 
-from agentic_trl import ActionFormat, TextEnv, evaluate
+from agentic_trl import ActionFormat, TextEnv, evaluate, tiny_policy
 from agentic_trl.__main__ import _parser, main
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
@@ -269,3 +270,11 @@ def test_a_trainers_evaluation_speaks_of_broken_environments(tmp_path, caplog):
         trainer(4).evaluate()
     with pytest.raises(RuntimeError, match=r"8 of 8 environments failed"):
         trainer(8).evaluate()
+
+
+def test_a_path_object_is_a_path():
+    def play(model):
+        played = evaluate(model, "FrozenLake-v1", num_tasks=2, history_window=0, progress=False)
+        return [turn.response_ids for one in played.trajectories for turn in one.turns]
+
+    assert play(Path(tiny_policy())) == play(tiny_policy())
