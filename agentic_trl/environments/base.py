@@ -11,6 +11,14 @@ Contract between an environment and the rollout:
   environment: the rollout replies in its place and shows the last observation again.
 - ``info["messages"]`` of ``reset``, chat messages, stand before the first observation in place of the
   system message.
+- ``tools``, or ``info["tools"]`` of ``reset``, are JSON schemas of functions. With them the model is shown these and
+  responds as its own chat template writes calls, and ``step`` receives the response as a message: a dictionary with
+  ``content``, ``reasoning_content`` and ``tool_calls`` (each with ``id`` and ``function``, its ``name`` and
+  ``arguments``, an object). A response without a call has none; whether that ends the episode is for ``step`` to
+  say, as is what happens to a call of a function that there is not. A call that cannot be read never reaches the
+  environment: the rollout replies in its place.
+- ``info["messages"]`` of ``step``, such as results ``{"role": "tool", "tool_call_id": ..., "name": ..., "content":
+  ...}``, stand before the next observation; with them an empty observation is none.
 - An action that cannot be carried out is no error: return an observation that says so, reward 0, and
   ``info["invalid_action"] = True``.
 - ``info["success"]`` of the last turn says whether the goal is reached. Without it, or where it is ``None``,
@@ -164,6 +172,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """The task in words: the system message, followed by ``action_format.describe()``."""
     action_format: ActionFormat = ActionFormat()
     """The form of a response."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """JSON schemas of functions that may be called, as ``transformers.utils.get_json_schema`` makes them."""
     reward_range: tuple[float, float] = (-math.inf, math.inf)
     """Lowest and highest reward of a turn."""
 
@@ -195,11 +205,11 @@ class TextEnv(gymnasium.Env[str, str]):
         super().reset(seed=seed, options=options)
         return "", {}
 
-    def step(self, action: str) -> StepResult:
+    def step(self, action: Any) -> StepResult:
         """Carry out an action.
 
         Args:
-            action: Text of the action, tags removed, stripped.
+            action: Text of the action, tags removed, stripped; with ``tools`` the response as a message.
 
         Returns:
             Observation, reward, terminated (an end of the task itself), truncated (cut, for example

@@ -13,15 +13,13 @@ Contract, that of TRL 1.16 for such a class:
 - A response without a call is the final one and ends the episode. An exception of a call is its result.
 - Methods may be coroutines.
 
-The tools stand in the system message, in the form that Qwen and Hermes models are trained on, so the chat
-template need not know tools. A call is ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``.
+The model is shown the tools, and writes calls, in the form of its own chat template, or, where that knows no tools,
+as ``<tool_call>{"name": ..., "arguments": ...}</tool_call>``. ``rollout/text/tool_format.py`` says how.
 """
 
 import asyncio
 import inspect
-import json
 import pkgutil
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,21 +28,7 @@ from transformers.utils import get_json_schema
 from agentic_trl.environments.base import ActionFormat, NoOwnTasksError, StepResult, TextEnv
 from agentic_trl.user_values import read_reward
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _NOT_TOOLS = ("reset", "get_reward")
-_INTRODUCTION = """# Tools
-
-You may call one or more functions to assist with the user query.
-
-You are provided with function signatures within <tools></tools> XML tags:
-<tools>
-{schemas}
-</tools>
-
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
 
 
 class ToolEnv(TextEnv):
@@ -71,7 +55,7 @@ class ToolEnv(TextEnv):
         Args:
             environment_factory: A class or factory without arguments, or ``"module:Class"``.
             tools: Functions that are tools in every episode.
-            instructions: The task in words; it stands before the tools in the system message.
+            instructions: The task in words, the system message.
             success_threshold: Reward of ``get_reward`` from which an episode is a success, cut ones too, whatever
                 reward functions add; ``None`` leaves success to the run's ``success_threshold``.
 
@@ -101,9 +85,8 @@ class ToolEnv(TextEnv):
                 f"success_threshold={success_threshold} of ToolEnv judges `get_reward`, which there is none of; reward "
                 "functions are judged by the trainer's: set `success_threshold` in its configuration."
             )
-        schemas = "\n".join(json.dumps(get_json_schema(tool)) for tool in self._tools.values())
-        self.instructions = f"{instructions}\n\n{_INTRODUCTION.format(schemas=schemas)}".strip()
-        self._task = instructions
+        self.tools = [get_json_schema(tool) for tool in self._tools.values()]
+        self.instructions = instructions
         self._threshold = success_threshold
         self._reward = 0.0
 
@@ -119,7 +102,7 @@ class ToolEnv(TextEnv):
 
         Returns:
             The last message of the prompt with what ``reset`` of the object said, and ``info`` with the
-            messages before it, the tools in the system message.
+            messages before it, the instructions in the system message.
 
         Raises:
             TypeError: If ``reset`` of the object returns something other than a text or ``None``.
@@ -135,36 +118,46 @@ class ToolEnv(TextEnv):
                 f"reset of {type(self.inner).__name__} returned {type(said).__name__}, expected a text or None."
             )
         *before, last = messages
-        if not (last["content"] + said or self._task):
+        if not (last["content"] + said or self.instructions):
             raise ValueError(
                 f"The task {row} has no text in `prompt`, `reset` said nothing, and there are no `instructions`: the model "
                 "would be asked nothing. Give a dataset with a `prompt` column, or return a text from `reset`."
             )
         self._reward = 0.0
         system = [one["content"] for one in before if one["role"] == "system"]
-        head = {"role": "system", "content": "\n\n".join([*system, self.instructions])}
+        text = "\n\n".join(one for one in [*system, self.instructions] if one)
+        head = [{"role": "system", "content": text}] if text else []
         rest = [dict(one) for one in before if one["role"] != "system"]
-        return last["content"] + said, {"messages": [head, *rest]}
+        return last["content"] + said, {"messages": [*head, *rest]}
 
-    def step(self, action: str) -> StepResult:
+    def step(self, action: Mapping[str, Any]) -> StepResult:
         """Carry out the calls of a response.
 
         Args:
-            action: The whole response; reasoning up to ``</think>`` is passed over.
+            action: The response as a message; its ``tool_calls`` are carried out in order.
 
         Returns:
-            A line for each call: the function's name and its result. Then the rise of the reward,
-            whether this was the final response, truncated (always False), and ``info`` with ``invalid_action``
-            (a call failed), and ``success`` if the environment has a threshold of its own.
+            No observation, the rise of the reward, whether this was the final response, truncated (always False), and
+            ``info`` with ``messages`` (a result for each call), ``invalid_action`` (a call failed), and ``success`` if the
+            environment has a threshold of its own.
         """
-        calls = _CALL.findall(action.rsplit("</think>", 1)[-1])
-        results = [self._call(text) for text in calls]
+        calls = action.get("tool_calls") or ()
+        results = [self._call(**one["function"]) for one in calls]
         value = self._value()
         rise, self._reward = value - self._reward, value
-        info = {"invalid_action": not all(good for _, good in results)}
+        info: dict[str, Any] = {"invalid_action": not all(good for _, good in results)}
+        info["messages"] = [
+            {
+                "role": "tool",
+                "tool_call_id": one["id"],
+                "name": one["function"]["name"],
+                "content": text,
+            }
+            for one, (text, _) in zip(calls, results, strict=True)
+        ]
         if self._threshold is not None:
             info["success"] = value >= self._threshold
-        return "\n".join(text for text, _ in results), rise, not calls, False, info
+        return "", rise, not calls, False, info
 
     @classmethod
     def make_tasks(cls, count: int, *, split: str, **kwargs: Any) -> Sequence[Mapping[str, Any]]:
@@ -197,20 +190,15 @@ class ToolEnv(TextEnv):
         name = type(self.inner).__name__
         return read_reward(_finished(self._get_reward()), f"get_reward of {name}")
 
-    def _call(self, text: str) -> tuple[str, bool]:
-        """Return the line of a call, and whether it succeeded."""
-        try:
-            call = json.loads(text)
-            name, arguments = call["name"], call.get("arguments") or {}
-            tool = self._tools.get(name)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return 'error: a call is a JSON object {"name": ..., "arguments": {...}}', False
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """Return the result of a call, and whether it succeeded."""
+        tool = self._tools.get(name)
         if tool is None:
-            return f"error: there is no function {name!r}", False
+            return str({"error": f"there is no function {name!r}"}), False
         try:
-            return f"{name}: {_finished(tool(**arguments))}", True
+            return str(_finished(tool(**arguments))), True
         except Exception as error:  # whatever a tool raises is for the model to read
-            return f"{name}: { ({'error': str(error)}) }", False
+            return str({"error": str(error)}), False
 
 
 def _methods(inner: Any) -> list[Callable[..., Any]]:

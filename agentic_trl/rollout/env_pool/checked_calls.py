@@ -4,16 +4,16 @@ Imports little: every worker process loads this file.
 """
 
 import asyncio
-import copy
 import inspect
 import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from agentic_trl.chat_messages import cleaned_data, plain_message, plain_tools
 from agentic_trl.environments.base import Environment
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup
 from agentic_trl.user_values import (
@@ -51,6 +51,8 @@ class Stepped:
     """Identity of the state before the step."""
     observation: str | None = None
     """The next observation; ``None`` if there was no action."""
+    messages: tuple[dict[str, Any], ...] = ()
+    """Chat messages before it, such as results of tools."""
     reward: float = 0.0
     """Reward of the step."""
     terminated: bool = False
@@ -190,9 +192,11 @@ class Host:
         answer = self._loop.finish(self._environment.reset(seed=seed, options=options))
         observation, info = read_result(answer, ("observation", "info"), "reset")
         messages = _messages(info["messages"]) if "messages" in info else None
+        if "tools" in info:
+            setup = replace(setup, tools=plain_tools(info["tools"]))
         return Opened(setup=setup, observation=_text(observation), messages=messages)
 
-    def _step(self, action: str | None) -> Stepped:
+    def _step(self, action: Any) -> Stepped:
         environment = self._environment
         assert environment is not None
         inner = getattr(environment, "unwrapped", environment)
@@ -246,6 +250,7 @@ def _stepped(state_key: str | None, answer: Any) -> Stepped:
     return Stepped(
         state_key=state_key,
         observation=_text(observation),
+        messages=tuple(plain_message(one) for one in info.get("messages") or ()),
         reward=read_reward(reward, "The reward of step"),
         terminated=read_flag(terminated, "`terminated` of step"),
         truncated=read_flag(truncated, "`truncated` of step"),
@@ -274,15 +279,4 @@ def _messages(given: Any) -> tuple[dict[str, str], ...]:
                 f"info['messages'] of reset holds {quoted(one)}, expected dictionaries with the texts 'role' and "
                 "'content'. Give chat messages."
             )
-    return tuple(_cleaned(one) for one in messages)
-
-
-def _cleaned(value: Any) -> Any:
-    """Return a copy of plain data whose texts are clean."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, Mapping):
-        return {_cleaned(name): _cleaned(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_cleaned(one) for one in value]
-    return copy.deepcopy(value)
+    return tuple(cleaned_data(one) for one in messages)

@@ -1,9 +1,18 @@
 """Optional attributes of an environment, besides ``reset`` and ``step``, and their defaults."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from agentic_trl.chat_messages import plain_tools
 from agentic_trl.environments.base import ActionFormat, Environment, TextEnv
 from agentic_trl.user_values import clean_text
+
+MALFORMED = (
+    "error: a call in your answer cannot be read: it is broken, not closed, or its arguments are no object. Nothing was "
+    "carried out. Write it again, whole and in the form that you were given."
+)
+"""What the policy reads after a response with such a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +26,14 @@ class EnvironmentSetup:
 
     trusted: bool
     """Whether observations are shown without escaping added tokens."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Schemas of functions that may be called; with them a response is read as the model's template writes it."""
 
     @property
     def complaint(self) -> str:
         """Text before the observation after a response without an action."""
+        if self.tools:
+            return MALFORMED
         return clean_text(f"Your answer held no action. {self.action_format.describe()}\n")
 
 
@@ -41,4 +54,5 @@ def read_setup(environment: Environment) -> EnvironmentSetup:
         system=clean_text(f"{instructions}\n{action_format.describe()}").strip(),
         action_format=action_format,
         trusted=getattr(inner, "trusted", False),
+        tools=plain_tools(inner.tools) if isinstance(inner, TextEnv) else (),
     )

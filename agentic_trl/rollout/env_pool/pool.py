@@ -87,7 +87,7 @@ class Environments:
         self._held[episode] = (name, worker)
         self._start(episode, ("reset", seed, options))
 
-    def step(self, episode: int, action: str | None) -> None:
+    def step(self, episode: int, action: str | Mapping[str, Any] | None) -> None:
         """Step an episode's environment.
 
         Args:

@@ -4,15 +4,11 @@ Contract: these texts may name the tags of the environment's own format and word
 such as ``<tool_call>``; what could begin or end a message they cannot hold, unless the environment is ``trusted``.
 """
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from jinja2 import TemplateError
 
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
 from agentic_trl.rollout.text.chat import ChatFormat, Message
-from agentic_trl.rollout.text.escape import AddedTokens
 
 
 def first_messages(
@@ -30,6 +26,29 @@ def first_messages(
     return [_escaped(chat, one, setup) for one in messages]
 
 
+def said_messages(
+    chat: ChatFormat, messages: Sequence[Message], setup: EnvironmentSetup
+) -> list[Message]:
+    """Return messages of a step, which are data.
+
+    Args:
+        chat: Escapes them.
+        messages: The environment's.
+        setup: Its attributes.
+    """
+    return list(messages) if setup.trusted else [chat.escape_data(one) for one in messages]
+
+
+def own_tools(chat: ChatFormat, setup: EnvironmentSetup) -> list[Mapping[str, Any]]:
+    """Return the schemas of an environment's tools, which are data.
+
+    Args:
+        chat: Escapes them.
+        setup: The environment's attributes.
+    """
+    return list(setup.tools) if setup.trusted else [chat.escape_data(one) for one in setup.tools]
+
+
 def own_text(chat: ChatFormat, text: str, setup: EnvironmentSetup) -> str:
     """Return a text of an environment that can begin and end no message.
 
@@ -42,25 +61,7 @@ def own_text(chat: ChatFormat, text: str, setup: EnvironmentSetup) -> str:
         return text
     names = (*setup.action_format.names, setup.action_format.reasoning_tag)
     form = frozenset(f"<{slash}{name}>" for name in names for slash in ("", "/"))
-    return chat.escape(text, _turn_marks(chat, form))
-
-
-@functools.lru_cache(maxsize=8)
-def _turn_marks(chat: ChatFormat, form: frozenset[str]) -> AddedTokens:
-    """Return the added tokens that are special or stand in the template, but for those of a format."""
-    vocabulary, unknown = chat.tokenizer.get_added_vocab(), chat.tokenizer.unk_token_id
-    roles = ("system", "user", "assistant", "user")
-    try:
-        glue = chat.added.found(chat.render([{"role": one, "content": "x"} for one in roles]))
-    except TemplateError:  # nothing is known of it: all of them
-        glue = {text.strip() for text in vocabulary}
-    kinds = getattr(chat.tokenizer, "added_tokens_decoder", {})
-    marks = {
-        text: i
-        for text, i in vocabulary.items()
-        if text not in form and (text.strip() in glue or getattr(kinds.get(i), "special", True))
-    }
-    return AddedTokens(marks, unknown=unknown)
+    return chat.escape(text, chat.turn_marks(form))
 
 
 def _escaped(chat: ChatFormat, value: Any, setup: EnvironmentSetup) -> Any:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jinja2 import TemplateError
@@ -11,17 +11,12 @@ from jinja2 import TemplateError
 from agentic_trl.rollout.engines.base import Engine, Request, Sample
 from agentic_trl.rollout.env_pool.checked_calls import Failure, Opened, Reply, Stepped
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
-from agentic_trl.rollout.episode.opening import first_messages, own_text
+from agentic_trl.rollout.episode.opening import first_messages, own_text, own_tools, said_messages
 from agentic_trl.rollout.episode.record import Record
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import (
-    ChatFormat,
-    Conversation,
-    History,
-    Prompt,
-    full_history,
-)
-from agentic_trl.rollout.text.parse import parse_response
+from agentic_trl.rollout.text.chat import ChatFormat, Message
+from agentic_trl.rollout.text.conversation import Conversation, History, Prompt, full_history
+from agentic_trl.rollout.text.parse import ParsedResponse, parse_answer, parse_response
 from agentic_trl.types import Fault, StopReason, Trajectory
 
 CHARACTERS_PER_TOKEN = 16
@@ -75,8 +70,8 @@ class Reset:
 class Step:
     """The environment is to step."""
 
-    action: str | None
-    """The action; ``None`` looks at the state without a step."""
+    action: str | Message | None
+    """The action, with tools the response as a message; ``None`` looks at the state without a step."""
 
 
 Episode = Generator[Reset | Request | Step, Reply | Sample, Trajectory]
@@ -125,29 +120,35 @@ def _play(
     chat, limits = rollout.chat, rollout.limits
     opened = _value((yield _reset(start, seed)), Opened)
     setup = opened.setup
+    record.conversation.tools = tuple(own_tools(chat, setup))
     record.conversation.messages.extend(first_messages(chat, opened.messages, setup))
     record.observation = opened.observation
-    record.prompt = _next_prompt(record, setup, limits, spoiled=True)
+    record.prompt = _next_prompt(chat, record, setup, limits, spoiled=True)
     stop = _limit(record, limits)
     while stop is None:
         sample = yield _request(index, record, seed, limits)
         assert isinstance(sample, Sample)
-        response = parse_response(
-            chat,
-            setup.action_format,
-            sample.ids,
-            stop_ids=rollout.stop_ids,
-            prefill=rollout.prefill,
-        )
-        reply = yield Step(action=response.action)
+        response = _parsed(record, setup, sample, rollout)
+        reply = yield Step(action=record.heard(response))
         assert isinstance(reply, Reply)
         step = _value(reply, Stepped)
         record.add(sample, response, step, penalty=_penalty(step, rollout), seconds=reply.seconds)
         end = _end(step, len(record.turns), start.max_turns)
         note = own_text(chat, setup.complaint, setup) if response.action is None else ""
-        record.prompt = _next_prompt(record, setup, limits, note)
+        record.prompt = _next_prompt(chat, record, setup, limits, note)
         stop = _limit(record, limits) if end is None else end
     return stop
+
+
+def _parsed(
+    record: Record, setup: EnvironmentSetup, sample: Sample, rollout: Rollout
+) -> ParsedResponse:
+    """Parse a response by the environment's format, or with tools by the model's."""
+    given: dict[str, Any] = {"stop_ids": rollout.stop_ids, "prefill": rollout.prefill}
+    if not setup.tools:
+        return parse_response(rollout.chat, setup.action_format, sample.ids, **given)
+    prompt, tools = record.conversation.rendered, record.conversation.tools
+    return parse_answer(rollout.chat, sample.ids, prompt=prompt, tools=tools, **given)
 
 
 class _FailedError(Exception):
@@ -188,20 +189,31 @@ def _reset(start: Start, seed: tuple[int, ...]) -> Reset:
     return Reset(seed=start.task_seed(), options={**task, "noise_seed": noise})
 
 
-def _fitting(observation: str, limits: Limits) -> str:
-    """Return an observation, or its beginning if it cannot fit the context."""
-    context = limits.max_context_tokens
-    return observation if context is None else observation[: context * CHARACTERS_PER_TOKEN]
+def _fitting(record: Record, limits: Limits) -> tuple[list[Message], str]:
+    """Return the messages of an observation and its text, or their beginning if they cannot fit the context."""
+    messages, observation, context = record.messages, record.observation, limits.max_context_tokens
+    if context is None:
+        return messages, observation
+    left, cut = context * CHARACTERS_PER_TOKEN, []
+    for one in messages:
+        text = one["content"][:left]
+        cut.append(one if text == one["content"] else {**one, "content": text})
+        left -= len(text)
+    return cut, observation[:left]
 
 
-def _observe(record: Record, setup: EnvironmentSetup, limits: Limits, note: str) -> Prompt:
-    observation = _fitting(record.observation, limits)
+def _observe(
+    chat: ChatFormat, record: Record, setup: EnvironmentSetup, limits: Limits, note: str
+) -> Prompt:
+    messages, observation = _fitting(record, limits)
+    messages = said_messages(chat, messages, setup)
     if setup.trusted:
-        return record.conversation.observe("", note=note + observation)
-    return record.conversation.observe(observation, note=note)
+        return record.conversation.observe("", note=note + observation, messages=messages)
+    return record.conversation.observe(observation, note=note, messages=messages)
 
 
 def _next_prompt(
+    chat: ChatFormat,
     record: Record,
     setup: EnvironmentSetup,
     limits: Limits,
@@ -215,7 +227,7 @@ def _next_prompt(
         _FailedError: If the template refuses what the policy wrote, or the environment before it (``spoiled``).
     """
     try:
-        return _observe(record, setup, limits, note)
+        return _observe(chat, record, setup, limits, note)
     except TemplateError as error:
         raise _FailedError(Failure.of(error), spoiled=spoiled) from error
 
@@ -223,7 +235,7 @@ def _next_prompt(
 def _limit(record: Record, limits: Limits) -> StopReason | None:
     """Return the limit that forbids another response."""
     context, total = limits.max_context_tokens, limits.max_tokens_per_trajectory
-    oversized = _fitting(record.observation, limits) != record.observation
+    oversized = _fitting(record, limits) != (record.messages, record.observation)
     if oversized or (context is not None and len(record.prompt.context_ids) >= context):
         return StopReason.CONTEXT_OVERFLOW
     if total is not None and record.sampled >= total:

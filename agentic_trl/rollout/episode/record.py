@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.env_pool.checked_calls import Stepped
 from agentic_trl.rollout.task import Start
-from agentic_trl.rollout.text.chat import Conversation, Prompt
+from agentic_trl.rollout.text.chat import Message
+from agentic_trl.rollout.text.conversation import Conversation, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse
 from agentic_trl.types import Fault, StopReason, Trajectory, Turn
 
@@ -18,6 +19,8 @@ class Record:
     """The messages and the token context."""
     prompt: Prompt = field(default_factory=lambda: Prompt((), (), extends=True))
     """The last prompt."""
+    messages: list[Message] = field(default_factory=list)
+    """Messages before the last observation, whole: results of tools."""
     observation: str = ""
     """The last observation, whole."""
     turns: list[Turn] = field(default_factory=list)
@@ -31,6 +34,16 @@ class Record:
     def sampled(self) -> int:
         """Number of tokens that the policy sampled."""
         return sum(len(turn.response_ids) for turn in self.turns)
+
+    def heard(self, response: ParsedResponse) -> str | Message | None:
+        """Return what the environment receives of a response: the action, with tools a message, or nothing.
+
+        Args:
+            response: What the policy sampled, parsed.
+        """
+        if response.answer is None or response.action is None:
+            return response.action
+        return response.answer.message(self.conversation.calls)
 
     def add(
         self,
@@ -52,6 +65,9 @@ class Record:
         """
         if step.observation is not None:
             self.observation, self.said = step.observation, step.success
+            self.messages = list(step.messages)
+        elif response.answer is not None:  # results stand behind their calls alone
+            self.messages, self.observation = [], ""
         self.score += step.reward
         self.turns.append(
             Turn(
@@ -69,7 +85,9 @@ class Record:
                 seconds=seconds,
             )
         )
-        self.conversation.add_response(sample.ids, text=response.text, end=response.end)
+        self.conversation.add_response(
+            sample.ids, text=response.text, end=response.end, answer=response.answer
+        )
 
     def trajectory(
         self, start: Start, stop: StopReason, *, error: str | None, faults: tuple[Fault, ...]

@@ -1,76 +1,32 @@
-"""Token ids of prompts, by suffixes: what the policy sampled is never encoded again.
+"""Text and token ids of messages: a tokenizer with its chat template.
 
 Contract:
 
-- The first prompt is the chat template's rendering of the messages so far, with the generation prompt.
-- Each later prompt is rendered anew as text. If that text continues the previous prompt followed by
-  the sampled response, only the rest is encoded and the prompt *extends* the previous one; the sampled
-  ids stay. White space around a response that the template trims or adds is no difference.
-- Otherwise (a window, a summary, a template that rewrites history) the whole prompt is encoded anew
-  and the turn starts a new row.
-- If the response ended with a sampled end-of-turn token, the template's own one is not added again; if
-  it was cut, the template's is added, as a token that was not sampled.
-- An observation is escaped before it is rendered: it contains no added token of the tokenizer.
+- A prompt is the chat template's rendering of messages, with the generation prompt. What the template lacks is
+  written otherwise: a system message into the first message of the user, what concerns tools as
+  ``tool_format.py`` says.
+- Text of strangers is escaped before it is rendered: it contains no added token of the tokenizer.
 """
 
 import functools
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.rollout.text.escape import AddedTokens
+from agentic_trl.rollout.text.tool_format import ToolFormat
 
-Message = Mapping[str, str]
-"""A chat message with ``role`` and ``content``."""
-
-History = Callable[[Sequence[Message]], Sequence[Message]]
-"""Chooses the messages of the next prompt from the whole conversation."""
+Message = Mapping[str, Any]
+"""A chat message with ``role`` and ``content``, of the assistant perhaps with ``reasoning_content`` and ``tool_calls``,
+of a tool perhaps with ``name`` and ``tool_call_id``."""
 
 SHORT = 2**11
 """Characters of a text whose ids are remembered: states come back, and their observations with them."""
 
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """The context of a response."""
-
-    context_ids: tuple[int, ...]
-    """The whole context that the policy sees."""
-    new_ids: tuple[int, ...]
-    """The part that the turn stores: what was added if ``extends``, else the whole context."""
-    extends: bool
-    """Whether the context is the previous context + previous response + ``new_ids``."""
-
-
-def full_history(messages: Sequence[Message]) -> Sequence[Message]:
-    """Show the whole conversation.
-
-    Args:
-        messages: The conversation so far.
-    """
-    return messages
-
-
-@dataclass(frozen=True, slots=True)
-class WindowHistory:
-    """Show the system message, the last ``turns`` turns and the current observation."""
-
-    turns: int
-    """Number of past turns (observation and response) that stay visible, 0 or more."""
-
-    def __call__(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the visible messages.
-
-        Args:
-            messages: The conversation so far, ending with an observation.
-        """
-        first = 1 if messages and messages[0]["role"] == "system" else 0
-        visible = max(first, len(messages) - 1 - 2 * self.turns)
-        return [*messages[:first], *messages[visible:]]
+NO_TOKEN = -1
+"""Stands for the id of a text that is no token."""
 
 
 class ChatFormat:
@@ -104,13 +60,35 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self._decode_few = functools.lru_cache(maxsize=2**16)(self._decode)
         self._encode_short = functools.lru_cache(maxsize=2**11)(self._encode)
-        self.added = AddedTokens(tokenizer.get_added_vocab(), unknown=tokenizer.unk_token_id)
+        self._turn_marks = functools.lru_cache(maxsize=8)(self._find_turn_marks)
+        vocabulary = tokenizer.get_added_vocab()
+        self.added = AddedTokens(vocabulary, unknown=tokenizer.unk_token_id)
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Return the text of a prompt, generation prompt included.
+    @functools.cached_property
+    def tool_format(self) -> ToolFormat:
+        """How tools, calls and results are written."""
+        return ToolFormat.of(self.tokenizer, self._render_probe)
+
+    @functools.cached_property
+    def results(self) -> AddedTokens:
+        """What a result of a tool must not hold: added tokens, and the texts around calls and results."""
+        vocabulary = dict.fromkeys(self.tool_format.marks, NO_TOKEN)
+        vocabulary |= self.tokenizer.get_added_vocab()
+        return AddedTokens(vocabulary, unknown=self.tokenizer.unk_token_id)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        generation: bool = True,
+    ) -> str:
+        """Return the text of a prompt.
 
         Args:
-            messages: The visible messages, ending with an observation.
+            messages: The visible messages.
+            tools: Schemas of functions that may be called.
+            generation: Whether the text ends with the generation prompt.
 
         Returns:
             The template's rendering; without a place for it the system message is part of the first user message.
@@ -119,7 +97,7 @@ class ChatFormat:
             TemplateError: If the template refuses the messages.
         """
         try:
-            return self._render(messages, has_system=self._has_system, in_parts=self._in_parts)
+            return self._render_any(messages, tools, generation=generation)
         except TemplateError:
             raise
         except Exception as error:  # a template raises whatever it likes
@@ -172,7 +150,65 @@ class ChatFormat:
         encode = functools.partial(self.encode, first=False)
         return (added or self.added).escape(text, encode, self.decode)
 
-    def _render(self, messages: Sequence[Message], *, has_system: bool, in_parts: bool) -> str:
+    def _render_any(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, generation: bool
+    ) -> str:
+        if tools or any(map(_concerns_tools, messages)):
+            messages, tools = self.tool_format.adapted(messages, tools)
+        return self._render_probe(messages, tools, generation=generation)
+
+    def _render_probe(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        generation: bool = True,
+    ) -> str:
+        given: dict[str, Any] = {"add_generation_prompt": generation}
+        if tools:
+            given["tools"] = list(tools)
+        return self._render(messages, has_system=self._has_system, in_parts=self._in_parts, **given)
+
+    def escape_data(self, value: Any) -> Any:
+        """Return a copy of plain data of an environment that can hold no added token, call or result.
+
+        Args:
+            value: Texts, numbers, mappings and lists of these: results of tools, schemas of functions.
+        """
+        if isinstance(value, str):
+            return self.escape(value, self.results)
+        if isinstance(value, Mapping):
+            return {self.escape_data(name): self.escape_data(one) for name, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.escape_data(one) for one in value]
+        return value
+
+    def turn_marks(self, form: frozenset[str] = frozenset()) -> AddedTokens:
+        """Return the added tokens that are special or stand in the template.
+
+        Args:
+            form: Tokens that are none of them.
+        """
+        return self._turn_marks(form)
+
+    def _find_turn_marks(self, form: frozenset[str]) -> AddedTokens:
+        vocabulary = self.tokenizer.get_added_vocab()
+        roles = ("system", "user", "assistant", "user")
+        try:
+            glue = self.added.found(self.render([{"role": one, "content": "x"} for one in roles]))
+        except TemplateError:  # nothing is known of it: all of them
+            glue = {text.strip() for text in vocabulary}
+        kinds = getattr(self.tokenizer, "added_tokens_decoder", {})
+        marks = {
+            text: i
+            for text, i in vocabulary.items()
+            if text not in form and (text.strip() in glue or getattr(kinds.get(i), "special", True))
+        }
+        return AddedTokens(marks, unknown=self.tokenizer.unk_token_id)
+
+    def _render(
+        self, messages: Sequence[Message], *, has_system: bool, in_parts: bool, **given: Any
+    ) -> str:
         shown: list[Mapping[str, Any]] = list(messages)
         if not has_system and len(shown) > 1 and shown[0]["role"] == "system":
             merged = {**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}
@@ -180,8 +216,9 @@ class ChatFormat:
         if in_parts:
             parts = [[{"type": "text", "text": message["content"]}] for message in shown]
             shown = [{**one, "content": part} for one, part in zip(shown, parts, strict=True)]
+        given = {"add_generation_prompt": True, **given}
         text: str = self.tokenizer.apply_chat_template(
-            shown, tokenize=False, add_generation_prompt=True, **self._kwargs
+            shown, tokenize=False, **{**self._kwargs, **given}
         )
         return text
 
@@ -207,76 +244,7 @@ class ChatFormat:
         )
 
 
-class Conversation:
-    """The messages and the token context of one episode."""
-
-    def __init__(
-        self,
-        chat: ChatFormat,
-        *,
-        system: str = "",
-        history: History = full_history,
-        prefill: str = "",
-    ) -> None:
-        """Start a conversation.
-
-        Args:
-            chat: Format of the conversation.
-            system: System message; empty for none.
-            history: Chooses what each prompt shows.
-            prefill: Beginning of every response that the prompt already holds.
-        """
-        self._chat = chat
-        self._history = history
-        self._prefill = prefill
-        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
-        self._context: tuple[int, ...] = ()
-        self._rendered: str | None = None
-        self._response = ""
-        self._end = ""
-
-    def observe(self, text: str, *, note: str = "") -> Prompt:
-        """Append an observation and return the prompt for the next response.
-
-        Args:
-            text: The observation; escaped here.
-            note: Text of the rollout before it; not escaped.
-
-        Returns:
-            The prompt, in force until ``add_response`` is called.
-        """
-        self.messages.append({"role": "user", "content": note + self._chat.escape(text)})
-        shown = self._history([dict(one) for one in self.messages])  # copies, to change at will
-        rendered = self._chat.render(shown) + self._prefill
-        rest = self._rest(rendered)
-        self._rendered = rendered
-        if rest is None:
-            self._context = self._chat.encode(rendered, first=True)
-            return Prompt(self._context, self._context, extends=False)
-        new = self._chat.encode(rest, first=False)
-        self._context += new
-        return Prompt(self._context, new, extends=True)
-
-    def add_response(self, ids: Sequence[int], *, text: str, end: str) -> None:
-        """Append what the policy sampled.
-
-        Args:
-            ids: The sampled ids, the end-of-turn token included if it was sampled.
-            text: Their text without the end-of-turn token.
-            end: Text of the sampled end-of-turn token; empty if the response was cut.
-        """
-        self._context += tuple(ids)
-        self._response, self._end = text, end
-        self.messages.append({"role": "assistant", "content": self._prefill + text})
-
-    def _rest(self, rendered: str) -> str | None:
-        """Return the text that ``rendered`` adds to the previous prompt and response, ``None`` if it differs."""
-        if self._rendered is None or not rendered.startswith(self._rendered):
-            return None
-        trailing = re.escape(self._response[len(self._response.rstrip()) :])
-        end = rf"\s*?{re.escape(self._end)}" if self._end else f"(?:{trailing})?"
-        response = re.compile(rf"\s*{re.escape(self._response.strip())}{end}")
-        match = response.match(rendered, len(self._rendered))
-        if match is None or self._chat.added.across(rendered, match.end()):
-            return None
-        return rendered[match.end() :] or None
+def _concerns_tools(message: Message) -> bool:
+    """Whether a message has what not every chat template knows."""
+    parts = message.get("tool_calls") or message.get("reasoning_content")
+    return bool(parts) or message["role"] in ("tool", "developer")

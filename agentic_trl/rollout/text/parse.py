@@ -12,13 +12,18 @@ Contract:
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 from agentic_trl.environments.base import ActionFormat
+from agentic_trl.rollout.text.answers import Answer
 from agentic_trl.rollout.text.chat import ChatFormat
 from agentic_trl.types import TokenKind
+
+Find = Callable[[str, ActionFormat], tuple[Sequence[tuple[int, int]], str | None]]
+"""Returns the spans of actions in a text, and what the environment gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class ParsedResponse:
     format has ``tags``; ``None`` if there is none."""
     kinds: tuple[int, ...]
     """``TokenKind`` of each sampled id."""
+    answer: Answer | None = None
+    """With tools: the reasoning, the text and the calls."""
 
 
 def parse_response(
@@ -43,6 +50,7 @@ def parse_response(
     *,
     stop_ids: frozenset[int],
     prefill: str = "",
+    find: Find | None = None,
 ) -> ParsedResponse:
     """Split a response into reasoning and action.
 
@@ -52,6 +60,7 @@ def parse_response(
         ids: The sampled ids.
         stop_ids: Ids that end a turn; the last sampled id may be one of them.
         prefill: Text that stood before the response as its beginning; it can open a tag.
+        find: Finds the action in place of ``find_actions``, which it is like.
 
     Returns:
         The text, the action and the kind of every token.
@@ -60,7 +69,7 @@ def parse_response(
     body = ids[:-1] if ended else ids
     pieces = decode_pieces(chat, body)
     text = "".join(pieces)
-    spans, action = find_actions(prefill + text, action_format)
+    spans, action = (find or find_actions)(prefill + text, action_format)
     kinds = []
     position = len(prefill)
     for piece in pieces:
@@ -74,6 +83,41 @@ def parse_response(
         kinds.append(TokenKind.ACTION.value if spans else TokenKind.REASONING.value)
     end = chat.decode([ids[-1]]) if ended else ""
     return ParsedResponse(text=text, end=end, action=action, kinds=tuple(kinds))
+
+
+def parse_answer(
+    chat: ChatFormat,
+    ids: Sequence[int],
+    *,
+    stop_ids: frozenset[int],
+    prefill: str = "",
+    prompt: str,
+    tools: Sequence[Mapping[str, Any]],
+) -> ParsedResponse:
+    """Split a response with tools into reasoning and action, as ``answers.py`` says.
+
+    Args:
+        chat: Decodes the ids and knows how the model writes calls.
+        ids: The sampled ids.
+        stop_ids: Ids that end a turn; the last sampled id may be one of them.
+        prefill: Text that stood before the response as its beginning.
+        prompt: The prompt before that.
+        tools: Schemas of the functions.
+
+    Returns:
+        The same as ``parse_response``, with the answer.
+    """
+    end = chat.decode([ids[-1]]) if ids and ids[-1] in stop_ids else ""
+    answer = Answer()
+
+    def find(text: str, _: ActionFormat) -> tuple[Sequence[tuple[int, int]], str | None]:
+        nonlocal answer
+        answer = chat.tool_format.read(text, end=end, prompt=prompt, tools=tools)
+        return answer.spans, answer.action
+
+    whole = ActionFormat(whole=True)
+    parsed = parse_response(chat, whole, ids, stop_ids=stop_ids, prefill=prefill, find=find)
+    return replace(parsed, answer=answer)
 
 
 def decode_pieces(chat: ChatFormat, ids: Sequence[int]) -> list[str]:

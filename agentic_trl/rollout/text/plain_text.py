@@ -1,6 +1,7 @@
 """Prompts without a chat template."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -18,10 +19,19 @@ class PlainText(ChatFormat):
         """
         self._bind(tokenizer)
 
-    def render(self, messages: Sequence[Message]) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        generation: bool = True,
+    ) -> str:
         """Return the texts end to end.
 
         Args:
             messages: The visible messages.
+            tools: Not used.
+            generation: Not used.
         """
+        del tools, generation
         return "".join(message["content"] for message in messages)
