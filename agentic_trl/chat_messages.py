@@ -73,8 +73,10 @@ def cleaned_data(value: Any) -> Any:
 
 def _with_all_parts(tool: dict[str, Any]) -> dict[str, Any]:
     """Return a schema with the parts that chat templates read without asking."""
-    none = {"description": "", "parameters": {"type": "object", "properties": {}}}
-    return {"type": "function", **tool, "function": {**none, **tool["function"]}}
+    function = dict(tool["function"])
+    function.setdefault("description", "")
+    function.setdefault("parameters", {"type": "object", "properties": {}})
+    return {"type": "function", **tool, "function": function}
 
 
 def _text(content: Any) -> str:

@@ -9,13 +9,13 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from agentic_trl.chat_messages import cleaned_data, plain_message, plain_tools
+from agentic_trl.chat_messages import cleaned_data, plain_message
 from agentic_trl.environments.base import Environment
-from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup
+from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup, with_tools
 from agentic_trl.user_values import (
     clean_text,
     error_text,
@@ -193,7 +193,7 @@ class Host:
         observation, info = read_result(answer, ("observation", "info"), "reset")
         messages = _messages(info["messages"]) if "messages" in info else None
         if "tools" in info:
-            setup = replace(setup, tools=plain_tools(info["tools"]))
+            setup = with_tools(setup, info["tools"])
         return Opened(setup=setup, observation=_text(observation), messages=messages)
 
     def _step(self, action: Any) -> Stepped:

@@ -1,7 +1,7 @@
 """Optional attributes of an environment, besides ``reset`` and ``step``, and their defaults."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentic_trl.chat_messages import plain_tools
@@ -37,6 +37,17 @@ class EnvironmentSetup:
         return clean_text(f"Your answer held no action. {self.action_format.describe()}\n")
 
 
+def with_tools(setup: EnvironmentSetup, tools: object) -> EnvironmentSetup:
+    """Return a setup with the tools that an environment names at its reset.
+
+    Args:
+        setup: The environment's attributes.
+        tools: ``info["tools"]``.
+    """
+    system = setup.system.removesuffix(clean_text(setup.action_format.describe())).strip()
+    return replace(setup, tools=plain_tools(tools), system=system)
+
+
 def read_setup(environment: Environment) -> EnvironmentSetup:
     """Read the optional attributes of an environment.
 
@@ -44,15 +55,16 @@ def read_setup(environment: Environment) -> EnvironmentSetup:
         environment: A ``TextEnv``, a Gymnasium wrapper around one, or a plain class.
 
     Returns:
-        Its instructions and action format.
+        Its instructions, action format and tools.
     """
     plain = TextEnv.action_format
     inner = getattr(environment, "unwrapped", environment)
     action_format = getattr(inner, "action_format", plain)
     instructions = getattr(inner, "instructions", "")
+    tools = plain_tools(inner.tools) if isinstance(inner, TextEnv) else ()
     return EnvironmentSetup(
-        system=clean_text(f"{instructions}\n{action_format.describe()}").strip(),
+        system=clean_text(f"{instructions}\n{'' if tools else action_format.describe()}").strip(),
         action_format=action_format,
         trusted=getattr(inner, "trusted", False),
-        tools=plain_tools(inner.tools) if isinstance(inner, TextEnv) else (),
+        tools=tools,
     )

@@ -117,6 +117,7 @@ class Conversation:
         self._answer: Answer | None = None
         self._context: tuple[int, ...] = ()
         self._rendered: str | None = None
+        self._seen: list[Message] = []
         self._response = ""
         self._end = ""
 
@@ -214,7 +215,7 @@ class Conversation:
         rest = self._rest(rendered)
         if rest is None and self._answer is not None:
             rest = self._rest_behind_equal(rendered, shown)
-        self._rendered = rendered
+        self._rendered, self._seen = rendered, list(shown)
         if rest is None:
             self._context = self._chat.encode(rendered, first=True)
             return Prompt(self._context, self._context, extends=False)
@@ -239,7 +240,7 @@ class Conversation:
         assert self._rendered is not None
         assert self._answer is not None
         at = max((i for i, one in enumerate(shown) if one["role"] == "assistant"), default=-1)
-        if at < 0 or not self._sent or shown[at] != self._sent[-1][1]:
+        if at < 0 or shown[at] != self._sent[-1][1] or list(shown[:at]) != self._seen:
             return None
         try:
             before = self._chat.render(shown[:at], self.tools, generation=False)

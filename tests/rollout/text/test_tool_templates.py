@@ -1,0 +1,151 @@
+"""Random conversations with tools under every chat template that TRL ships with a format for them.
+
+For every turn of every conversation:
+
+(a) the row that ``build_rows`` makes of the recorded turns is what the engine was shown and what it sampled;
+(b) a prompt that starts a row is the template's own rendering of the messages with the tools, id by id. One that
+    extends a row is that rendering outside the assistant's spans, and in these the sampled ids; what the template
+    writes there instead reads as the same message;
+(c) the environment heard the calls that were said, and of a broken response nothing;
+(d) results that hold every added token and mark of calls add none of them to any prompt.
+
+Mutations seen red: MUTATIONS
+"""
+
+import functools
+import re
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from agentic_trl.rollout.text.chat import ChatFormat
+from agentic_trl.rollout.text.conversation import WindowHistory, full_history
+from tests.rollout.text.test_templates import TEMPLATES, check_rows, decode, encode, some_text
+from tests.rollout.text.tool_talks import TOOL_TEMPLATES, call_end, play_tools
+from tests.tokenizers import FAMILIES, IN_PARTS, NO_SYSTEM, TURN_ENDS, build, template_marks
+
+OPENED = re.compile(r"<think>\s*(</think>\s*)?\Z")
+
+
+@functools.cache
+def chat_of(family, template):
+    return ChatFormat(build(family, template))
+
+
+def chat_ends(chat):
+    """Ids that may end a turn."""
+    ends = {chat.tokenizer.eos_token, "<|call|>", "<|observation|>", "<|tool_response>"}
+    return [i for text, i in chat.tokenizer.get_added_vocab().items() if text in ends]
+
+
+def rendering(chat, messages, tools):
+    """The template's own text, with reasoning under both of its names."""
+    shown = []
+    for one in messages:
+        thought = one.get("reasoning_content")
+        shown.append({**one, "thinking": thought} if thought else one)
+    return chat.tokenizer.apply_chat_template(
+        shown, tools=tools, tokenize=False, add_generation_prompt=True
+    )
+
+
+def prompts_of(trajectory):
+    """The messages before each response."""
+    at = [i for i, one in enumerate(trajectory.messages) if one["role"] == "assistant"]
+    return [list(trajectory.messages[:i]) for i in at]
+
+
+def check_text(chat, trajectory, shown, schemas, history, family):
+    """(b)"""
+    spans = []
+    for turn, context, messages in zip(trajectory.turns, shown, prompts_of(trajectory), strict=True):
+        ids = encode(chat.tokenizer, rendering(chat, history(messages), schemas))
+        if turn.extends and spans:
+            check_pieces(chat, context, spans, decode(chat.tokenizer, ids), family)
+        else:
+            spans = []
+            assert context == ids
+        spans.append((len(context), len(context) + len(turn.response_ids)))
+
+
+def check_pieces(chat, context, spans, text, family):
+    """Between the spans a context reads like the rendering, and at them the rendering is the same message."""
+    ends = [0, *(end for span in spans for end in span), len(context)]
+    lengths = [len(decode(chat.tokenizer, context[:end])) for end in ends]
+    whole = decode(chat.tokenizer, context)
+    parts = [whole[a:b] for a, b in pairwise(lengths)]
+    pieces, said = parts[::2], parts[1::2]
+    pieces = [OPENED.sub("", one) for one in pieces[:-1]] + pieces[-1:]
+    if family != "byte_level":  # words lose white space; in byte fallback a stray byte spoils what is beside it
+        pieces, text = ([re.sub(r"[\s�]", "", one) for one in pieces], re.sub(r"[\s�]", "", text))
+        said = []
+    pattern = r"(.*?)".join(re.escape(one.strip()) for one in pieces)
+    found = re.fullmatch(pattern, text.strip(), re.DOTALL)
+    assert found, (whole, text)
+    ends = tuple(decode(chat.tokenizer, [i]) for i in chat_ends(chat))
+    for one, other in zip(said, found.groups(), strict=False):
+        plain = re.sub(r"\\u([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), one)
+        if not plain.endswith(ends):  # of a cut response a half of a mark may be left
+            continue
+        words = {word for word in re.findall(r"\w+", plain) if word not in ("think", "n")}
+        assert words <= set(re.findall(r"\w+", other)), (one, other)
+
+
+def check_heard(environment, sayings, trajectory):
+    """(c)"""
+    heard = iter(environment.heard)
+    for turn, saying in zip(trajectory.turns, sayings, strict=True):
+        message = next(heard) if turn.action is not None else None
+        if saying.calls is not None:
+            assert message is not None
+            heard_calls = [one["function"] for one in message["tool_calls"]]
+            assert heard_calls == saying.calls, (heard_calls, saying.calls)
+    assert next(heard, None) is None
+
+
+def check_template(template, family, count, *, seed=""):
+    """Play and check; return turns, rows beyond the first, broken responses."""
+    chat = chat_of(family, template)
+    tally = Counter()
+    for way, history in {"full": full_history, "window": WindowHistory(1)}.items():
+        marks = [*template_marks(template), *chat.tool_format.marks]
+        talk = functools.partial(some_text, marks=marks)
+        name = f"{template} {family} {way} {seed}"
+        played = play_tools(chat, template, count, seed=name, texts=talk, history=history)
+        for index, one in enumerate(played.trajectories):
+            try:
+                assert one.error is None
+                check_rows(one, played.shown[index])
+                check_text(
+                    chat, one, played.shown[index], played.schemas[index], history, family
+                )
+                if family == "byte_level":
+                    check_heard(played.environments[index], played.sayings[index], one)
+            except AssertionError as error:
+                error.add_note(f"{name}, conversation {index}")
+                raise
+            tally["turns"] += len(one.turns)
+            if history is full_history:
+                tally["full"] += len(one.turns)
+                tally["rewritten"] += sum(not turn.extends for turn in one.turns[1:])
+            tally["broken"] += sum(turn.action is None for turn in one.turns)
+            tally["calls"] += sum(len(m.get("tool_calls") or ()) for m in one.messages)
+    return tally
+
+
+def test_the_templates_with_tools_are_those_that_are_played():
+    native = {name for name in TEMPLATES if chat_of("byte_level", name).tool_format.native}
+    assert native == TOOL_TEMPLATES
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all(family, capsys):
+    total = Counter()
+    for template in sorted(TOOL_TEMPLATES):
+        tally = check_template(template, family, 2)
+        total += tally
+        with capsys.disabled():
+            print(template, dict(tally))
+    with capsys.disabled():
+        print(family, dict(total))
