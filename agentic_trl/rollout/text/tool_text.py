@@ -53,6 +53,34 @@ def with_one_head(messages: Sequence[Message]) -> list[Message]:
     return shown
 
 
+def written_result(message: Message) -> str:
+    """Return a result as text.
+
+    Args:
+        message: A message of the role ``tool``.
+    """
+    return f"<tool_response>\n{message['content']}\n</tool_response>"
+
+
+def with_results_behind_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return messages in which results that stand behind no call are text.
+
+    Args:
+        messages: Messages of any role.
+    """
+    shown: list[Message] = []
+    called = False
+    for message in messages:
+        if message["role"] != "tool":
+            called = bool(message.get("tool_calls"))
+            shown.append(message)
+        elif called:
+            shown.append(message)
+        else:
+            shown.append({"role": "user", "content": written_result(message)})
+    return shown
+
+
 def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return messages in which tools, calls and results are text.
 
@@ -72,7 +100,7 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> 
             parts += [written_call(one["name"], one["arguments"]) for one in functions]
             shown.append({"role": role, "content": "\n".join(parts)})
         elif role == "tool" or (role == "user" and results):
-            text = f"<tool_response>\n{content}\n</tool_response>" if role == "tool" else content
+            text = written_result(message) if role == "tool" else content
             if results:
                 text = f"{shown.pop()['content']}\n{text}"
             shown.append({"role": "user", "content": text})
