@@ -51,8 +51,8 @@ WORDS = ["wall", "go left", "a: b", "x=1", "漢字", "é", "0x1F", "half ½", "u
 def call_end(template):
     """The token that ends a response with calls."""
     special = {"gptoss": "<|call|>", "glm4moe": "<|observation|>", "gemma4": "<|tool_response>"}
-    special["diffusion_gemma"] = "<|tool_response>"
-    names = [name for name in special if template.startswith(name)]
+    special |= {"diffusion_gemma": "<|tool_response>", "gemma4_v2": "<turn|>"}
+    names = sorted((name for name in special if template.startswith(name)), reverse=True)
     return special[names[0]] if names else TURN_ENDS[template]
 
 
