@@ -161,7 +161,7 @@ def test_a_missing_state_file_plays_the_generation_again_with_a_warning(tmp_path
 
 @pytest.mark.slow
 def test_killed_runs_go_on_as_if_nothing_had_been(capsys):
-    report, status = main(["--kills", "4", "--kinds", "ppo"])
+    report, status = main(["--kills", "4", "--kinds", "ppo-lora"])
     assert status == 0, capsys.readouterr().out
     assert report["kills"] == 4
     assert report["differ"] == 0
