@@ -56,10 +56,9 @@ class TokenKind(IntEnum):
 class Turn:
     """One exchange: what was added to the context, and what the policy sampled.
 
-    Example: the contexts of three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled,
-    ``O`` observation with its glue; each turn stores only the part in brackets::
+    Example: three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled, ``O`` observation with its glue::
 
-        turn 0   [P P P P] [A A]
+        turn 0   [P P P P] [A A]                     each stores only the part in brackets
         turn 1    P P P P   A A [O O O] [A A A]
         turn 2    P P P P   A A  O O O   A A A [O O] [A]
     """
@@ -75,7 +74,9 @@ class Turn:
     reward: float
     """What the environment's step earned; ``penalty`` is not taken off."""
     extends: bool
-    """Whether the prompt is the previous prompt + previous response + ``observation_ids``."""
+    """Whether the prompt is previous prompt + response of its conversation + ``observation_ids``."""
+    conversation: int = 0
+    """Which of the episode's conversations it continues; sub-agents have their own."""
     valid: bool = True
     """Whether an action was found in the response and accepted by the environment."""
     action: str | None = None
@@ -206,9 +207,8 @@ class TurnTable:
         order = self.trajectory.diff()
         assert bool((order >= 0).all()), "trajectory indices of a TurnTable must not decrease"
         expected = (self.turn_index[:-1] + 1).where(order == 0, 0)
-        assert bool((self.turn_index[1:] == expected).all()), (
-            "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
-        )
+        counts = bool((self.turn_index[1:] == expected).all())
+        assert counts, "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
 
     @property
     def turns_per_trajectory(self) -> Int[Tensor, " trajectory"]:
