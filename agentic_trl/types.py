@@ -129,8 +129,9 @@ class Trajectory:
     """Score from which it is a success; ``None`` where another thing decides: the environment, or a cut."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """The dataset row that the episode was started from."""
-    messages: tuple[Mapping[str, str], ...] = ()
-    """The whole conversation as chat messages, whatever part of it each prompt showed."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The whole conversation as chat messages, whatever part of it each prompt showed; with tools an assistant's may have
+    ``reasoning_content`` and ``tool_calls``."""
     final_observation_ids: tuple[int, ...] = ()
     """Ids that would follow the last response: the state from which a cut episode would go on."""
     final_extends: bool = True
@@ -139,6 +140,8 @@ class Trajectory:
     """The environment's error, if it failed."""
     faults: tuple[Fault, ...] = ()
     """Attempts that the environment spoiled, in order; the last is this one if it failed too."""
+    environment: Any = field(default=None, compare=False, repr=False)
+    """A copy of the environment at the end, until reward functions that ask for ``environments`` have scored it."""
 
     @property
     def failed(self) -> bool:

@@ -58,6 +58,8 @@ class RolloutSettings:
     ``None`` for no limit."""
     env_retries: int = 2
     """Times that an episode is played anew, in another environment, after its environment failed."""
+    keep_environments: bool = False
+    """Whether trajectories hold a copy of their environment, for reward functions."""
     rollout_order: str = "arrival"
     """``"arrival"``: an episode whose environment has answered joins the engine's next pass; ``"rounds"``: a pass
     waits for every environment in flight, so that episodes with workers repeat bit for bit."""
@@ -159,6 +161,7 @@ class RolloutManager:
             invalid_action_penalty=self.settings.invalid_action_penalty,
             retries=self.settings.env_retries,
             order=self.settings.rollout_order,
+            keep_environments=self.settings.keep_environments,
             progress=progress,
             anyone=self._anyone,
         )

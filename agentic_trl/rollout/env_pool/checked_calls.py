@@ -4,6 +4,7 @@ Imports little: every worker process loads this file.
 """
 
 import asyncio
+import copy
 import inspect
 import threading
 import traceback
@@ -14,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from agentic_trl.chat_messages import cleaned_data, plain_message
-from agentic_trl.environments.base import Environment
+from agentic_trl.environments.base import Environment, TextEnv
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup, with_tools
 from agentic_trl.user_values import (
     clean_text,
@@ -28,7 +29,7 @@ from agentic_trl.user_values import (
 )
 
 Call = tuple[Any, ...]
-"""``("open",)``, ``("reset", seed, options)``, ``("step", action)`` or ``("close",)``."""
+"""``("open",)``, ``("reset", seed, options)``, ``("step", action)``, ``("keep",)`` or ``("close",)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,14 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A copy of an environment at the end of an episode."""
+
+    environment: Any
+    """What reward functions get of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a call gave nothing."""
 
@@ -99,8 +108,8 @@ class Failure:
 class Reply:
     """The result of a call."""
 
-    value: Opened | Stepped | None = None
-    """Result of a reset or a step."""
+    value: Opened | Stepped | Kept | None = None
+    """Result of a reset, a step, or of keeping the environment."""
     failure: Failure | None = None
     """The failure of the call; ``None`` if it succeeded."""
     seconds: float = 0.0
@@ -165,6 +174,7 @@ class Host:
             "open": self._open,
             "reset": self._reset,
             "step": self._step,
+            "keep": self._keep,
             "close": self._close,
         }
         began = perf_counter()
@@ -204,6 +214,18 @@ class Host:
         if action is None:
             return Stepped(state_key=key)
         return _stepped(key, self._loop.finish(environment.step(action)))
+
+    def _keep(self) -> Kept:
+        environment = self._environment
+        inner = getattr(environment, "unwrapped", environment)
+        shown = inner.judged if isinstance(inner, TextEnv) else inner
+        try:
+            return Kept(environment=copy.deepcopy(shown))
+        except Exception as error:
+            raise TypeError(
+                f"{type(shown).__name__} cannot be copied ({error}), and reward functions that ask for `environments` get a "
+                "copy of each episode's. Give it a `__deepcopy__`, or read `trajectories` in the reward function."
+            ) from error
 
     def _close(self) -> None:
         environment, self._environment = self._environment, None

@@ -1,6 +1,7 @@
 """The record of an attempt at an episode, and the trajectory made of it."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.env_pool.checked_calls import Stepped
@@ -27,6 +28,8 @@ class Record:
     """The turns in order."""
     score: float = 0.0
     """Sum of the rewards of the environment's steps."""
+    environment: Any = None
+    """A copy of the environment at the end, if reward functions ask for it."""
     said: bool | None = None
     """Success according to the last step; ``None`` if it said nothing."""
 
@@ -117,5 +120,6 @@ class Record:
             final_extends=self.prompt.extends if cut else True,
             error=error,
             faults=faults,
+            environment=self.environment,
         )
         return one.scored(self.score)
