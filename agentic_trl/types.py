@@ -140,6 +140,8 @@ class Trajectory:
     """The environment's error, if it failed."""
     faults: tuple[Fault, ...] = ()
     """Attempts that the environment spoiled, in order; the last is this one if it failed too."""
+    unused_turns: int = 0
+    """Responses that a program asked for and threw away; they are not among the turns."""
     environment: Any = field(default=None, compare=False, repr=False)
     """A copy of the environment at the end, until reward functions that ask for ``environments`` have scored it."""
 

@@ -21,6 +21,11 @@ Contract between an environment and the rollout:
   ...}``, stand before the next observation; with them an empty observation is none.
 - An action that cannot be carried out is no error: return an observation that says so, reward 0, and
   ``info["invalid_action"] = True``.
+- ``info["request"]`` of ``reset`` and ``step``, a dictionary with ``messages`` and perhaps ``tools``, ``max_tokens`` and
+  ``stop``, is a whole prompt, written by a program that asks for a response; ``step`` receives the response as a
+  message with ``finish_reason``, ``prompt_tokens``, ``completion_tokens`` and ``tokens`` (text and log-probability of
+  each). A class with ``waits = True`` waits for that program in ``reset`` and ``step``: it gets a thread of its own,
+  ``finish(reason)`` after each episode, and ``close()`` from any thread ends what waits.
 - ``info["success"]`` of the last turn says whether the goal is reached. Without it, or where it is ``None``,
   success means ``terminated`` and a score, reward functions included, of at least ``success_threshold``.
 - Rewards are real numbers of at most ``user_values.LARGEST_REWARD`` in magnitude; ``terminated``, ``truncated``,

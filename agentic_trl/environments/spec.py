@@ -132,6 +132,17 @@ class EnvSpec:
             asyncio.run(closing)
         return bool(getattr(inner, "earns_rewards", True))
 
+    @property
+    def waits(self) -> bool:
+        """Whether ``reset`` and ``step`` of the environment wait for a program of the user's instead of computing."""
+        try:
+            entry = self.load()
+        except (ImportError, TypeError):  # said where the environment is built
+            return False
+        while isinstance(entry, functools.partial):
+            entry = entry.func
+        return bool(getattr(entry, "waits", False))
+
     def make_oracle(self) -> Oracle:
         """Return a scripted policy for environments that are made with ``oracle_kwargs``.
 

@@ -37,7 +37,8 @@ from dataclasses import dataclass, field
 from agentic_trl.rollout.engines.base import Request
 from agentic_trl.rollout.env_pool.checked_calls import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode.play import Episode, Keep, Reset, Rollout, Step, play
+from agentic_trl.rollout.episode.attempt import Episode, Keep, Reset, Rollout, Step
+from agentic_trl.rollout.episode.play import play
 from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
 
@@ -150,7 +151,7 @@ class _Collection:
         if spoiled:
             self.environments.discard(index)
         else:
-            self.environments.release(index)
+            self.environments.release(index, trajectory.stop.value)
         self.rollout.engine.release(index)
         if spoiled and len(trajectory.faults) <= self.rollout.retries:
             self._open(index, trajectory.faults)

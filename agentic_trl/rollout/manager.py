@@ -111,6 +111,7 @@ class RolloutManager:
             workers=settings.env_workers,
             kind=settings.env_worker_kind,
             timeout=settings.env_timeout,
+            waiting=[name for name, spec in specs.items() if spec.waits],
         )
         self._stop_ids = stop_ids
         self.pad_id = _filler(tokenizer)

@@ -15,7 +15,8 @@ import pytest
 
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode.play import CHARACTERS_PER_TOKEN, RETRY
+from agentic_trl.rollout.episode.play import RETRY
+from agentic_trl.rollout.episode.record import CHARACTERS_PER_TOKEN
 from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (

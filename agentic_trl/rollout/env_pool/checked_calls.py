@@ -16,6 +16,7 @@ from typing import Any
 
 from agentic_trl.chat_messages import cleaned_data, plain_message
 from agentic_trl.environments.base import Environment, TextEnv
+from agentic_trl.rollout.env_pool.agent_request import AgentRequest, read_request
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup, with_tools
 from agentic_trl.user_values import (
     clean_text,
@@ -42,6 +43,8 @@ class Opened:
     """The first observation."""
     messages: tuple[dict[str, str], ...] | None
     """Chat messages before it, in place of the system message; ``None`` for none."""
+    request: AgentRequest | None = None
+    """The prompt of a program, in place of observation and messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class Stepped:
     """The next observation; ``None`` if there was no action."""
     messages: tuple[dict[str, Any], ...] = ()
     """Chat messages before it, such as results of tools."""
+    request: AgentRequest | None = None
+    """The next prompt of a program, in place of observation and messages."""
     reward: float = 0.0
     """Reward of the step."""
     terminated: bool = False
@@ -174,6 +179,7 @@ class Host:
             "open": self._open,
             "reset": self._reset,
             "step": self._step,
+            "finish": self._finish,
             "keep": self._keep,
             "close": self._close,
         }
@@ -204,7 +210,8 @@ class Host:
         messages = _messages(info["messages"]) if "messages" in info else None
         if "tools" in info:
             setup = with_tools(setup, info["tools"])
-        return Opened(setup=setup, observation=_text(observation), messages=messages)
+        asked = read_request(info)
+        return Opened(setup=setup, observation=_text(observation), messages=messages, request=asked)
 
     def _step(self, action: Any) -> Stepped:
         environment = self._environment
@@ -227,6 +234,11 @@ class Host:
                 "copy of each episode's. Give it a `__deepcopy__`, or read `trajectories` in the reward function."
             ) from error
 
+    def _finish(self, reason: str) -> None:
+        finish = getattr(getattr(self._environment, "unwrapped", self._environment), "finish", None)
+        if finish is not None:
+            self._loop.finish(finish(reason))
+
     def _close(self) -> None:
         environment, self._environment = self._environment, None
         close = getattr(environment, "close", None)
@@ -236,6 +248,18 @@ class Host:
         finally:
             if self._own_loop:
                 self._loop.stop()
+
+
+class WaitingHost(Host):
+    """Holds an environment whose calls wait for a program; closing it ends what waits."""
+
+    killable = True
+
+    def kill(self) -> None:
+        """Close the environment, from whatever thread."""
+        close = getattr(self._environment, "close", None)
+        if close is not None:
+            close()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -273,6 +297,7 @@ def _stepped(state_key: str | None, answer: Any) -> Stepped:
         state_key=state_key,
         observation=_text(observation),
         messages=tuple(plain_message(one) for one in info.get("messages") or ()),
+        request=read_request(info),
         reward=read_reward(reward, "The reward of step"),
         terminated=read_flag(terminated, "`terminated` of step"),
         truncated=read_flag(truncated, "`truncated` of step"),

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,7 +17,14 @@ from typing import Any
 import cloudpickle
 
 from agentic_trl.environments.base import Environment
-from agentic_trl.rollout.env_pool.checked_calls import Call, EventLoop, Failure, Host, Reply
+from agentic_trl.rollout.env_pool.checked_calls import (
+    Call,
+    EventLoop,
+    Failure,
+    Host,
+    Reply,
+    WaitingHost,
+)
 from agentic_trl.rollout.env_pool.process import GRACE, RemoteHost
 from agentic_trl.rollout.env_pool.workers import InlineWorker, Outbox, ThreadWorker, Worker
 
@@ -40,6 +47,7 @@ class Environments:
         workers: int = 0,
         kind: str = "thread",
         timeout: float | None = None,
+        waiting: Collection[str] = (),
     ) -> None:
         """Set up a pool.
 
@@ -50,6 +58,8 @@ class Environments:
             kind: What a worker is: ``"thread"`` or ``"process"``.
             timeout: Seconds that a reset or a step may take once it is being carried out, and building an
                 environment, which has ``BUILDING`` seconds at least; ``None`` for no limit. Only with workers.
+            waiting: Names of environments whose calls wait for a program instead of computing: each has a thread in
+                this process, and any number of them wait at a time.
 
         Raises:
             TypeError: If a factory cannot be sent to a process.
@@ -58,10 +68,12 @@ class Environments:
         self._permits = threading.Semaphore(workers)
         self._workers = workers
         self._timeout = timeout
+        self._waiting = frozenset(waiting)
         self._loop = EventLoop()
         remote = workers > 0 and kind == "process"
         self._makers = dict(makers)
-        self._pickled = {name: _pickled(name, make) for name, make in makers.items() if remote}
+        sent = {name: make for name, make in makers.items() if remote and name not in self._waiting}
+        self._pickled = {name: _pickled(name, make) for name, make in sent.items()}
         self._idle: dict[str, list[Worker]] = {name: [] for name in makers}
         self._held: dict[int, tuple[str, Worker]] = {}
         self._running: dict[Worker, tuple[int, str]] = {}
@@ -121,13 +133,16 @@ class Environments:
             replies += self._arrived(left)
         return replies
 
-    def release(self, episode: int) -> None:
+    def release(self, episode: int, reason: str = "") -> None:
         """Note that an episode is over; its environment may start another.
 
         Args:
             episode: Number of the episode, without a running call.
+            reason: Why it is over; a program that waits is told.
         """
         name, worker = self._held.pop(episode)
+        if name in self._waiting:
+            worker.start(("finish", reason))
         self._idle[name].append(worker)
 
     def discard(self, episode: int) -> None:
@@ -159,7 +174,9 @@ class Environments:
     def _hire(self, name: str) -> Worker:
         self._all[:] = [one for one in self._all if not one.ended]
         worker: Worker
-        if not self._workers:
+        if name in self._waiting:
+            worker = ThreadWorker(WaitingHost(self._makers[name]), self._outbox, None)
+        elif not self._workers:
             worker = InlineWorker(Host(self._makers[name], self._loop), self._outbox)
         else:
             pickled = self._pickled.get(name)

@@ -86,14 +86,14 @@ class ThreadWorker:
     """Carries out calls in a daemon thread, one after the other."""
 
     def __init__(
-        self, host: Host | RemoteHost, outbox: Outbox, permits: threading.Semaphore
+        self, host: Host | RemoteHost, outbox: Outbox, permits: threading.Semaphore | None
     ) -> None:
         """Start the thread.
 
         Args:
             host: The environment, in this process or another.
             outbox: Takes the results.
-            permits: One is held while the environment is being built or called.
+            permits: One is held while the environment is being built or called; ``None`` for any number at a time.
         """
         self.busy: tuple[float, bool] | None = None
         """When the running call began, monotonic seconds, and whether it builds the environment; ``None`` while none
@@ -154,7 +154,8 @@ class ThreadWorker:
 
     def _run(self) -> None:
         while (call := self._inbox.get()) is not None:
-            self._permits.acquire()
+            if self._permits is not None:
+                self._permits.acquire()
             self._holds = True
             try:
                 result: Reply | BaseException = self._carry_out(call)
@@ -177,7 +178,7 @@ class ThreadWorker:
         with self._lock:
             self.busy = None
             held, self._holds = self._holds, False
-        if held:
+        if held and self._permits is not None:
             self._permits.release()
         return held
 

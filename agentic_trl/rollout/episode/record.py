@@ -5,11 +5,15 @@ from typing import Any
 
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.env_pool.checked_calls import Stepped
-from agentic_trl.rollout.task import Start
+from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import Message
 from agentic_trl.rollout.text.conversation import Conversation, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse
+from agentic_trl.rollout.text.talks import Talks
 from agentic_trl.types import Fault, StopReason, Trajectory, Turn
+
+CHARACTERS_PER_TOKEN = 16
+"""An observation of more characters for each token of the context is not encoded in full."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +32,10 @@ class Record:
     """The turns in order."""
     score: float = 0.0
     """Sum of the rewards of the environment's steps."""
+    served: list[Message] = field(default_factory=list)
+    """What was said in the conversations of a program."""
+    unused: int = 0
+    """Number of responses that a program threw away."""
     environment: Any = None
     """A copy of the environment at the end, if reward functions ask for it."""
     said: bool | None = None
@@ -37,6 +45,49 @@ class Record:
     def sampled(self) -> int:
         """Number of tokens that the policy sampled."""
         return sum(len(turn.response_ids) for turn in self.turns)
+
+    def fitting(self, limits: Limits) -> tuple[list[Message], str]:
+        """Return the messages of the observation and its text, or their beginning if they cannot fit the context.
+
+        Args:
+            limits: Where episodes are cut.
+        """
+        context = limits.max_context_tokens
+        if context is None:
+            return self.messages, self.observation
+        left, cut = context * CHARACTERS_PER_TOKEN, []
+        for one in self.messages:
+            text = one["content"][:left]
+            cut.append(one if text == one["content"] else {**one, "content": text})
+            left -= len(text)
+        return cut, self.observation[:left]
+
+    def limit(self, limits: Limits) -> StopReason | None:
+        """Return the limit that forbids another response, ``None`` if none does.
+
+        Args:
+            limits: Where episodes are cut.
+        """
+        context, total = limits.max_context_tokens, limits.max_tokens_per_trajectory
+        oversized = self.fitting(limits) != (self.messages, self.observation)
+        if oversized or (context is not None and len(self.prompt.context_ids) >= context):
+            return StopReason.CONTEXT_OVERFLOW
+        if total is not None and self.sampled >= total:
+            return StopReason.TOKEN_LIMIT
+        return None
+
+    def room(self, limits: Limits) -> int:
+        """Return the most tokens of the next response.
+
+        Args:
+            limits: Where episodes are cut.
+        """
+        room = [limits.max_tokens_per_turn]
+        if limits.max_tokens_per_trajectory is not None:
+            room.append(limits.max_tokens_per_trajectory - self.sampled)
+        if limits.max_context_tokens is not None:
+            room.append(limits.max_context_tokens - len(self.prompt.context_ids))
+        return min(room)
 
     def heard(self, response: ParsedResponse) -> str | Message | None:
         """Return what the environment receives of a response: the action, with tools a message, or nothing.
@@ -72,6 +123,36 @@ class Record:
         elif response.answer is not None:  # results stand behind their calls alone
             self.messages, self.observation = [], ""
         self.score += step.reward
+        self._append(sample, response, step, penalty=penalty, seconds=seconds)
+        self.conversation.add_response(
+            sample.ids, text=response.text, end=response.end, answer=response.answer
+        )
+
+    def add_served(
+        self,
+        sample: Sample,
+        response: ParsedResponse,
+        step: Stepped,
+        talks: Talks,
+        *,
+        penalty: float,
+        seconds: float,
+    ) -> None:
+        """Record a turn whose prompt a program wrote.
+
+        Args:
+            sample: What the policy sampled.
+            response: The same, parsed.
+            step: What came of it.
+            talks: The conversations, the last request in force.
+            penalty: For an action that was refused, 0 otherwise.
+            seconds: Wall time until the next request.
+        """
+        self.score, self.said = self.score + step.reward, step.success
+        number = talks.number
+        self._append(sample, response, step, penalty=penalty, seconds=seconds, conversation=number)
+
+    def _append(self, sample: Sample, response: ParsedResponse, step: Stepped, **more: Any) -> None:
         self.turns.append(
             Turn(
                 observation_ids=self.prompt.new_ids,
@@ -79,17 +160,13 @@ class Record:
                 response_logprobs=sample.logprobs,
                 token_kinds=response.kinds,
                 reward=step.reward,
-                penalty=penalty,
                 extends=self.prompt.extends,
                 valid=step.accepted,
                 action=response.action,
                 state_key=step.state_key,
                 truncated=sample.truncated,
-                seconds=seconds,
+                **more,
             )
-        )
-        self.conversation.add_response(
-            sample.ids, text=response.text, end=response.end, answer=response.answer
         )
 
     def trajectory(
@@ -115,7 +192,8 @@ class Record:
             score=self.score,
             success_threshold=start.success_threshold if decides else None,
             task=start.task,
-            messages=tuple(self.conversation.messages),
+            messages=tuple(self.served or self.conversation.messages),
+            unused_turns=self.unused,
             final_observation_ids=self.prompt.new_ids if cut else (),
             final_extends=self.prompt.extends if cut else True,
             error=error,

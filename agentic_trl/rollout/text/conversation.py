@@ -157,8 +157,28 @@ class Conversation:
         self.messages = self._recognised([plain_message(one) for one in messages])
         return self._next(self.messages)
 
+    def fork(self) -> "Conversation":
+        """Return a conversation that goes on from here, apart from this one."""
+        other = copy.copy(self)
+        other.messages, other._sent = list(self.messages), list(self._sent)
+        return other
+
+    def know(self, others: Sequence["Conversation"]) -> None:
+        """Recognise messages that were sampled in other conversations, too.
+
+        Args:
+            others: Conversations that end with a response, in the order of these.
+        """
+        self._sent = [other._sent[-1] for other in others]
+
     def add_response(
-        self, ids: Sequence[int], *, text: str, end: str, answer: Answer | None = None
+        self,
+        ids: Sequence[int],
+        *,
+        text: str,
+        end: str,
+        answer: Answer | None = None,
+        sent: Message | None = None,
     ) -> None:
         """Append what the policy sampled.
 
@@ -167,6 +187,7 @@ class Conversation:
             text: Their text without the end-of-turn token.
             end: Text of the sampled end-of-turn token; empty if the response was cut.
             answer: The response with tools, read; ``None`` where there are none.
+            sent: The message that a program was given, by which it is recognised; ``None`` for the response as it is.
         """
         self._context += tuple(ids)
         self._response, self._end, self._answer = text, end, answer
@@ -176,7 +197,7 @@ class Conversation:
             self.calls += len(answer.calls)
         self.messages.append(message)
         said = answer or Answer(content=message["content"])
-        self._sent.append((said.key[1:], message))
+        self._sent.append((said.key[1:] if sent is None else message_key(sent)[1:], message))
 
     @property
     def rendered(self) -> str:
@@ -198,7 +219,7 @@ class Conversation:
         shown: list[Message] = []
         at = 0  # those before it have been met
         for message in messages:
-            key = _key(message) if message["role"] == "assistant" else None
+            key = message_key(message)[1:] if message["role"] == "assistant" else None
             keys = [one for one, _ in self._sent[at:]]
             if key is not None and key in keys:
                 at += keys.index(key) + 1
@@ -279,11 +300,15 @@ def _otherwise(message: Message) -> Message:
     return {**message, "tool_calls": [*first, {**last, "function": function}]}
 
 
-def _key(message: Message) -> Any:
-    """Return what the same message said by the policy has as ``Answer.key``, without reasoning."""
+def message_key(message: Message) -> tuple[Any, ...]:
+    """Return what two writings of the same message have in common: role, text, calls as JSON values.
+
+    Args:
+        message: A plain message; behind its role stands what a response has as ``Answer.key``, without reasoning.
+    """
     functions = [one["function"] for one in message.get("tool_calls") or ()]
     calls = tuple(call_key(one["name"], one["arguments"]) for one in functions)
-    return message["content"].strip(), calls
+    return message["role"], message["content"].strip(), calls
 
 
 def _is_result(message: Message) -> bool:

@@ -1,0 +1,221 @@
+"""An attempt at an episode whose prompts a program writes: its requests are answered until it ends.
+
+Contract, besides that of ``collect``:
+
+- A turn is a request and the response to it. The request's ``max_tokens`` and ``stop`` can tighten the run's limits; what was
+  sampled behind a stop text is not part of the turn.
+- The limits that forbid another response end the episode; the program is told why when its environment is given back.
+- Responses that the program threw away (``talks.py``) are left out of the trajectory and counted, and what a step
+  earned with them goes to the turn before, or to the next.
+- The randomness of a response is a function of the episode, its prompt, and how often that prompt was asked before.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jinja2 import TemplateError
+
+from agentic_trl.rollout.engines.base import Request, Sample
+from agentic_trl.rollout.env_pool.agent_request import AgentRequest
+from agentic_trl.rollout.env_pool.checked_calls import Failure, Reply, Stepped
+from agentic_trl.rollout.episode.attempt import (
+    Asked,
+    FailedError,
+    Rollout,
+    Step,
+    end_of,
+    penalty_of,
+    value_of,
+)
+from agentic_trl.rollout.episode.record import Record
+from agentic_trl.rollout.task import Start
+from agentic_trl.rollout.text.conversation import Prompt
+from agentic_trl.rollout.text.parse import ParsedResponse, decode_pieces, parse_answer
+from agentic_trl.rollout.text.talks import Talks
+from agentic_trl.types import StopReason, Turn
+
+
+@dataclass(slots=True)
+class Draws:
+    """Uniform numbers for the responses of an episode."""
+
+    seed: tuple[int, ...]
+    """Seed of the attempt."""
+    asked: Counter[int] = field(default_factory=Counter)
+    """How often each prompt was asked."""
+
+    def numbers(self, context: tuple[int, ...], count: int) -> np.ndarray:
+        """Return the numbers of the next response to a prompt.
+
+        Args:
+            context: Ids of the prompt.
+            count: How many.
+        """
+        key = zlib.crc32(np.asarray(context, dtype=np.int64).tobytes())
+        self.asked[key] += 1
+        return np.random.default_rng([*self.seed, key, self.asked[key]]).random(count)
+
+
+def serve(
+    index: int,
+    start: Start,
+    request: AgentRequest | None,
+    rollout: Rollout,
+    seed: tuple[int, ...],
+    record: Record,
+) -> Generator[Asked, Reply | Sample, StopReason]:
+    """Answer requests, and return why that ends.
+
+    Args:
+        index: Number of the episode in its rollout.
+        start: What it starts from.
+        request: The first request.
+        rollout: How episodes are played.
+        seed: Seed of the attempt.
+        record: Takes the turns.
+
+    Yields:
+        What is to be done next.
+
+    Returns:
+        Why the episode ends.
+
+    Raises:
+        FailedError: If the program fails, or the template refuses what it sent.
+    """
+    talks, draws, stop = Talks(rollout.chat, prefill=rollout.prefill), Draws(seed), None
+    try:
+        while stop is None:
+            assert request is not None
+            record.prompt = _prompt(talks, request)
+            stop = record.limit(rollout.limits)
+            if stop is not None:
+                break
+            sample = yield _ask(index, request, record, rollout, draws)
+            assert isinstance(sample, Sample)
+            sample = cut_at_stop(rollout, sample, request.stop)
+            response, sent = _parsed(rollout, talks, sample, request)
+            reply = yield Step(action=sent | {"prompt_tokens": len(record.prompt.context_ids)})
+            assert isinstance(reply, Reply)
+            step = value_of(reply, Stepped)
+            request = step.request
+            talks.add_response(sample.ids, response, sent)
+            penalty, seconds = penalty_of(step, rollout), reply.seconds
+            record.add_served(sample, response, step, talks, penalty=penalty, seconds=seconds)
+            stop = end_of(step, len(record.turns), start.max_turns)
+            if stop is not None and request is not None:
+                record.prompt = _prompt(talks, request)
+    finally:
+        _close(record, talks)
+    return stop
+
+
+def cut_at_stop(rollout: Rollout, sample: Sample, stop: tuple[str, ...]) -> Sample:
+    """Cut a sample behind the token that completes a stop text.
+
+    Args:
+        rollout: How episodes are played.
+        sample: What was sampled.
+        stop: The texts, none of them empty.
+
+    Returns:
+        The sample, or its beginning.
+    """
+    if not stop:
+        return sample
+    pieces = decode_pieces(rollout.chat, sample.ids)
+    text = "".join(pieces)
+    ends = [at + len(one) for one in stop if (at := text.find(one)) >= 0]
+    if not ends:
+        return sample
+    length, count = 0, 0
+    while length < min(ends):
+        length += len(pieces[count])
+        count += 1
+    return Sample(ids=sample.ids[:count], logprobs=sample.logprobs[:count], truncated=False)
+
+
+def _prompt(talks: Talks, request: AgentRequest) -> Prompt:
+    """Return the prompt of a request.
+
+    Raises:
+        FailedError: If the template refuses it.
+    """
+    try:
+        return talks.ask(request.messages, request.tools)
+    except TemplateError as error:
+        raise FailedError(Failure.of(error), spoiled=True) from error
+
+
+def _ask(
+    index: int, request: AgentRequest, record: Record, rollout: Rollout, draws: Draws
+) -> Request:
+    context = record.prompt.context_ids
+    most = record.room(rollout.limits)
+    most = most if request.max_tokens is None else min(most, request.max_tokens)
+    numbers = draws.numbers(context, most)
+    return Request(episode=index, context_ids=context, max_new_tokens=most, uniforms=numbers)
+
+
+def _parsed(
+    rollout: Rollout, talks: Talks, sample: Sample, request: AgentRequest
+) -> tuple[ParsedResponse, dict[str, Any]]:
+    """Return a response, parsed, and as the program gets it."""
+    chat, conversation = rollout.chat, talks.conversation
+    response = parse_answer(
+        chat,
+        sample.ids,
+        stop_ids=rollout.stop_ids,
+        prefill=rollout.prefill,
+        prompt=conversation.rendered,
+        tools=conversation.tools,
+    )
+    answer = response.answer
+    assert answer is not None
+    message = answer.message(conversation.calls)
+    if answer.malformed:  # the program sees what was written
+        message |= {"content": answer.body.strip(), "tool_calls": []}
+    for name in ("content", "reasoning_content"):
+        message[name] = _before(message[name], request.stop)
+    reason = "length" if sample.truncated else "stop"
+    body = len(sample.ids) - bool(response.end)
+    pieces = decode_pieces(chat, sample.ids[:body])
+    return response, message | {
+        "finish_reason": "tool_calls" if message["tool_calls"] else reason,
+        "completion_tokens": len(sample.ids),
+        "tokens": [list(one) for one in zip(pieces, sample.logprobs[:body], strict=True)],
+    }
+
+
+def _before(text: str, stop: tuple[str, ...]) -> str:
+    """Return what stands before the first of some texts."""
+    found = [at for one in stop if (at := text.find(one)) >= 0]
+    return text[: min(found)] if found else text
+
+
+def _close(record: Record, talks: Talks) -> None:
+    """Leave out what the program threw away; the last prompt is a whole one, of whatever conversation."""
+    unused = talks.unused() if len(talks.unused()) < len(record.turns) else []
+    record.turns = without_unused(record.turns, unused)
+    record.unused, record.served = len(unused), talks.messages
+    context = record.prompt.context_ids
+    record.prompt = Prompt(context, context, extends=False)
+
+
+def without_unused(turns: list[Turn], unused: list[int]) -> list[Turn]:
+    """Return the turns that the program went on from, or ended with; nothing that was earned is lost.
+
+    Args:
+        turns: All turns.
+        unused: Numbers of those to leave out, in order, not all.
+    """
+    kept = [index for index in range(len(turns)) if index not in set(unused)]
+    earned = {index: turns[index].reward for index in kept}
+    for index in unused:
+        earlier = [one for one in kept if one < index]
+        earned[earlier[-1] if earlier else kept[0]] += turns[index].reward
+    return [replace(turns[index], reward=earned[index]) for index in kept]

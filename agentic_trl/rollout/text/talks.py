@@ -1,0 +1,129 @@
+"""The conversations of a program's episode: each request goes on from the response that it repeats furthest.
+
+Contract:
+
+- A request is a whole list of messages. It goes on from a response whose own request and text, as messages, are the
+  beginning of the list; from the latest one of the longest. Messages are equal if role, text (but for white space at
+  its ends) and calls (as JSON values) are.
+- If it is the first to go on from there, it continues the conversation, and its prompt extends that of the response
+  where the template allows. Otherwise it opens a conversation, a row of its own, from the same ids.
+- A list that repeats no response (the first one, a sub-agent's, a summary) opens a conversation; what it holds of
+  messages that were sampled before is shown as it was then.
+- Responses to equal lists are samples of one prompt. If something goes on from one of them, those that nothing goes on
+  from are *unused*: the program threw them away.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentic_trl.rollout.text.chat import ChatFormat, Message
+from agentic_trl.rollout.text.conversation import Conversation, Prompt, message_key
+from agentic_trl.rollout.text.parse import ParsedResponse
+
+
+@dataclass(slots=True)
+class _Spot:
+    """A response, and what was said up to it."""
+
+    conversation: Conversation
+    """As it stands behind the response."""
+    number: int
+    """Its number in the episode."""
+    asked: tuple[Any, ...]
+    """Keys of the messages before the response."""
+    said: tuple[Any, ...]
+    """The same and the response's."""
+    followed: bool = False
+    """Whether a request has gone on from here."""
+
+
+class Talks:
+    """All conversations of one episode."""
+
+    def __init__(self, chat: ChatFormat, *, prefill: str = "") -> None:
+        """Begin an episode.
+
+        Args:
+            chat: Format of the conversations.
+            prefill: Beginning of every response that the prompt already holds.
+        """
+        self._chat = chat
+        self._prefill = prefill
+        self._spots: list[_Spot] = []
+        self._asked: tuple[Any, ...] = ()
+        self._calls = 0
+        self.conversation = Conversation(chat, prefill=prefill)
+        """The one that the last request belongs to."""
+        self.number = 0
+        """Its number."""
+        self.messages: list[Message] = []
+        """What was said in all of them, each message once, in the order in which it came."""
+
+    def ask(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Prompt:
+        """Return the prompt of a request.
+
+        Args:
+            messages: Plain messages.
+            tools: Schemas of functions that may be called.
+
+        Returns:
+            The prompt; ``conversation`` and ``number`` say where it belongs.
+
+        Raises:
+            TemplateError: If the template refuses the messages.
+        """
+        self._asked = tuple(message_key(one) for one in messages)
+        spot = self._furthest()
+        if spot is None:
+            self.conversation = Conversation(self._chat, prefill=self._prefill)
+            self.conversation.know([one.conversation for one in self._spots])
+        else:
+            self.conversation = spot.conversation.fork()
+        self.conversation.calls = self._calls
+        prompt = self.conversation.prompt(messages, tools)
+        if spot is None or spot.followed:
+            self.number = 1 + max((one.number for one in self._spots), default=-1)
+            prompt = Prompt(prompt.context_ids, prompt.context_ids, extends=False)
+        else:
+            self.number = spot.number
+        known = 0 if spot is None else len(spot.said)
+        self.messages += self.conversation.messages[known:]
+        if spot is not None:
+            spot.followed = True
+        return prompt
+
+    def add_response(self, ids: Sequence[int], response: ParsedResponse, sent: Message) -> None:
+        """Append the response to the last request.
+
+        Args:
+            ids: The sampled ids.
+            response: The same, parsed.
+            sent: The message that the program was given.
+        """
+        self.conversation.add_response(
+            ids, text=response.text, end=response.end, answer=response.answer, sent=sent
+        )
+        self._calls = self.conversation.calls
+        self.messages.append(self.conversation.messages[-1])
+        said = (*self._asked, message_key(sent))
+        self._spots.append(_Spot(self.conversation, self.number, self._asked, said))
+
+    def unused(self) -> list[int]:
+        """Return the numbers of the responses that the program threw away, in order."""
+        taken = {spot.asked for spot in self._spots if spot.followed}
+        return [
+            index
+            for index, spot in enumerate(self._spots)
+            if not spot.followed and spot.asked in taken
+        ]
+
+    def _furthest(self) -> _Spot | None:
+        found = None
+        for spot in self._spots:
+            size = len(spot.said)
+            if spot.said == self._asked[:size] and (found is None or size >= len(found.said)):
+                found = spot
+        return found
