@@ -129,8 +129,7 @@ class Trajectory:
     task: Mapping[str, Any] = field(default_factory=dict)
     """The dataset row that the episode was started from."""
     messages: tuple[Mapping[str, Any], ...] = ()
-    """The whole conversation as chat messages, whatever part of it each prompt showed; with tools an assistant's may have
-    ``reasoning_content`` and ``tool_calls``."""
+    """The whole conversation as chat messages, calls of tools included, whatever part of it each prompt showed."""
     final_observation_ids: tuple[int, ...] = ()
     """Ids that would follow the last response: the state from which a cut episode would go on."""
     final_extends: bool = True
@@ -140,7 +139,7 @@ class Trajectory:
     faults: tuple[Fault, ...] = ()
     """Attempts that the environment spoiled, in order; the last is this one if it failed too."""
     environment: Any = field(default=None, compare=False, repr=False)
-    """A copy of the environment at the end, until reward functions that ask for ``environments`` have scored it."""
+    """A copy of the environment at the end, until reward functions that ask for ``environments`` have it."""
 
     @property
     def failed(self) -> bool:
@@ -180,8 +179,7 @@ class Trajectory:
 class TurnTable:
     """All turns of a batch of trajectories, flat, in order of trajectory and turn.
 
-    Groups, scores and successes belong to trajectories; a trajectory without turns has no entry in
-    the turn columns and still counts in its group unless it is not ``valid``.
+    A trajectory without turns has no entry in the turn columns and counts in its group unless it is not ``valid``.
     """
 
     trajectory: Int[Tensor, " turn"]
@@ -209,9 +207,8 @@ class TurnTable:
         order = self.trajectory.diff()
         assert bool((order >= 0).all()), "trajectory indices of a TurnTable must not decrease"
         expected = (self.turn_index[:-1] + 1).where(order == 0, 0)
-        assert bool((self.turn_index[1:] == expected).all()), (
-            "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
-        )
+        counts = bool((self.turn_index[1:] == expected).all())
+        assert counts, "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
 
     @property
     def turns_per_trajectory(self) -> Int[Tensor, " trajectory"]:

@@ -15,8 +15,7 @@ from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import History, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, History, full_history
 from agentic_trl.rollout.text.plain_text import PlainText
 from agentic_trl.types import Trajectory
 from agentic_trl.user_values import as_texts

@@ -14,8 +14,14 @@ from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
 from agentic_trl.rollout.episode.opening import first_messages, own_text, own_tools, said_messages
 from agentic_trl.rollout.episode.record import Record
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat, Message
-from agentic_trl.rollout.text.conversation import Conversation, History, Prompt, full_history
+from agentic_trl.rollout.text.chat import (
+    ChatFormat,
+    Conversation,
+    History,
+    Message,
+    Prompt,
+    full_history,
+)
 from agentic_trl.rollout.text.parse import ParsedResponse, parse_answer, parse_response
 from agentic_trl.types import Fault, StopReason, Trajectory
 

@@ -107,6 +107,17 @@ def call_key(name: str, arguments: Any) -> tuple[str, str]:
     return name, json.dumps(arguments, sort_keys=True)
 
 
+def said_key(message: Mapping[str, Any]) -> Any:
+    """Return what the same message said by the policy has as ``Answer.key``, without the reasoning.
+
+    Args:
+        message: A message of the assistant.
+    """
+    functions = [one["function"] for one in message.get("tool_calls") or ()]
+    calls = tuple(call_key(one["name"], one["arguments"]) for one in functions)
+    return message["content"].strip(), calls
+
+
 def read_answer(
     text: str,
     *,

@@ -11,8 +11,7 @@ import re
 import pytest
 from jinja2 import TemplateError
 
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory
 from agentic_trl.rollout.text.parse import parse_answer
 from tests.rollout.text.test_templates import encode
 from tests.rollout.text.test_tool_templates import chat_of, check_pieces, rendering

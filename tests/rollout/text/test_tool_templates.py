@@ -20,8 +20,7 @@ from itertools import pairwise
 
 import pytest
 
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import WindowHistory, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, WindowHistory, full_history
 from agentic_trl.rollout.text.tool_text import INTRODUCTION
 from tests.rollout.text.test_templates import TEMPLATES, check_rows, decode, encode, some_text
 from tests.rollout.text.tool_talks import SCHEMA, TOOL_TEMPLATES, message, play_tools
