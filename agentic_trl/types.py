@@ -1,7 +1,6 @@
 """The named types that travel along the flow, from an episode to a loss.
 
-Episode side (plain Python, frozen): ``Turn`` -> ``Trajectory``.
-Tensor side: ``TurnTable`` (flat, an entry per turn), ``TokenBatch`` (rows x tokens), ``LossInputs`` and ``LossOutput``.
+Plain Python: ``Turn`` -> ``Trajectory``. Tensors: ``TurnTable`` (an entry per turn), ``TokenBatch`` (rows x tokens), losses.
 Levels are spelled out in names: trajectory, turn, token. ``None`` means "never assigned", zero "assigned and neutral".
 """
 
@@ -56,10 +55,9 @@ class TokenKind(IntEnum):
 class Turn:
     """One exchange: what was added to the context, and what the policy sampled.
 
-    Example: the contexts of three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled,
-    ``O`` observation with its glue; each turn stores only the part in brackets::
+    Example: three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled, ``O`` observation with its glue::
 
-        turn 0   [P P P P] [A A]
+        turn 0   [P P P P] [A A]                     each stores only the part in brackets
         turn 1    P P P P   A A [O O O] [A A A]
         turn 2    P P P P   A A  O O O   A A A [O O] [A]
     """
@@ -75,7 +73,9 @@ class Turn:
     reward: float
     """What the environment's step earned; ``penalty`` is not taken off."""
     extends: bool
-    """Whether the prompt is the previous prompt + previous response + ``observation_ids``."""
+    """Whether the prompt is previous prompt + response of its conversation + ``observation_ids``."""
+    conversation: int = 0
+    """Which of the episode's conversations it continues; sub-agents have their own."""
     valid: bool = True
     """Whether an action was found in the response and accepted by the environment."""
     action: str | None = None

@@ -71,6 +71,7 @@ def test_every_folder_of_recipes_is_tested():
     assert found == set(FOLDERS) | elsewhere
 
 
+@pytest.mark.slow
 def test_environments_have_as_many_tasks_as_the_recipes_ask_for():
     asked = {}
     for path in FILES:

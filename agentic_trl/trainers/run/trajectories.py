@@ -98,6 +98,7 @@ def trace_lines(
 def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str, Any]:
     columns = {
         "extends": turn.extends,
+        "conversation": turn.conversation,
         "observation_ids": list(turn.observation_ids),
         "response_ids": list(turn.response_ids),
         "token_kinds": list(turn.token_kinds),

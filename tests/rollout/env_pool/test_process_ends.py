@@ -72,7 +72,9 @@ def test_children_end_with_a_process_that_is_closed(action, pool_of):
 def test_an_environment_can_wait_for_all_of_its_children(pool_of):
     class Waiting(Counter):
         def step(self, action):
-            child = subprocess.Popen(["true"])  # held: one without a name is waited for where it is deleted
+            child = subprocess.Popen(
+                ["true"]
+            )  # held: one without a name is waited for where it is deleted
             count = 0
             try:
                 while True:

@@ -328,7 +328,13 @@ def test_every_template_is_played():
     assert refused == set(NOT_PLAYED) == set()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        "byte_level",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES if one != "byte_level"),
+    ],
+)
 def test_rows_are_what_the_engine_saw(family, capsys):
     play_all(family, capsys, scale=1)
 
