@@ -15,12 +15,13 @@ Contract:
   it was cut, the template's is added, as a token that was not sampled.
 - ``prompt`` takes a whole list of messages, as a program sends it. Messages of the assistant in it that were
   sampled here are recognised, in order, by their text and by their calls as JSON values; the reasoning may be missing.
-  All others are data, as observations are: they contain no added token of the tokenizer.
+  All others are data, as observations are: they contain no added token of the tokenizer. Which of several
+  conversations a list belongs to, ``continues`` tells; ``fork`` makes two of one.
 """
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from jinja2 import TemplateError
 from agentic_trl.chat_messages import plain_message
 from agentic_trl.rollout.text.answers import Answer, said_key
 from agentic_trl.rollout.text.chat_format import SHORT, ChatFormat, Message
+from agentic_trl.rollout.text.history import History, WindowHistory, full_history
 from agentic_trl.rollout.text.tool_format import shared
 from agentic_trl.rollout.text.tool_text import said_otherwise
 
@@ -43,9 +45,6 @@ __all__ = [
     "full_history",
 ]
 
-History = Callable[[Sequence[Message]], Sequence[Message]]
-"""Chooses the messages of the next prompt from the whole conversation."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -57,41 +56,6 @@ class Prompt:
     """The part that the turn stores: what was added if ``extends``, else the whole context."""
     extends: bool
     """Whether the context is the previous context + previous response + ``new_ids``."""
-
-
-def full_history(messages: Sequence[Message]) -> Sequence[Message]:
-    """Show the whole conversation.
-
-    Args:
-        messages: The conversation so far.
-    """
-    return messages
-
-
-@dataclass(frozen=True, slots=True)
-class WindowHistory:
-    """Show the system message, the last ``turns`` turns and the current observation."""
-
-    turns: int
-    """Number of past turns (observation and response) that stay visible, 0 or more."""
-
-    def __call__(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the visible messages.
-
-        Args:
-            messages: The conversation so far, ending with an observation.
-        """
-        first = 1 if messages and messages[0]["role"] == "system" else 0
-        if not any(map(_is_result, messages)):
-            visible = max(first, len(messages) - 1 - 2 * self.turns)
-            return [*messages[:first], *messages[visible:]]
-        said = [i for i in range(first, len(messages)) if messages[i]["role"] == "assistant"]
-        # Each turn begins behind the response before it; results stand with the call that they answer.
-        begins = [first, *(i + 1 for i in said)]
-        at = max(len(begins) - 1 - self.turns, 0)
-        while at and any(map(_is_result, messages[begins[at] : begins[at] + 1])):
-            at -= 1
-        return [*messages[:first], *messages[begins[at] :]]
 
 
 class Conversation:
@@ -165,6 +129,24 @@ class Conversation:
         self.tools = tuple(self._chat.escape_data(one) for one in tools)
         self.messages = self._recognised([plain_message(one) for one in messages])
         return self._next(self.messages)
+
+    def continues(self, messages: Sequence[Message]) -> bool:
+        """Return whether a list of messages begins with all messages so far.
+
+        Args:
+            messages: Messages as ``prompt`` takes them.
+
+        Raises:
+            TypeError: If a message is none.
+        """
+        begin = [plain_message(one) for one in messages[: len(self.messages)]]
+        return self._recognised(begin) == self.messages
+
+    def fork(self) -> "Conversation":
+        """Return a conversation that is the same up to here and goes its own way."""
+        other = copy.copy(self)
+        other.messages, other._sent = list(self.messages), list(self._sent)
+        return other
 
     def add_response(
         self, ids: Sequence[int], *, text: str, end: str, answer: Answer | None = None
@@ -276,10 +258,6 @@ class Conversation:
         end = self._end or self._chat.tokenizer.eos_token
         at = rendered.find(end, tail) if end else -1
         return None if at < 0 else at + len(self._end)
-
-
-def _is_result(message: Message) -> bool:
-    return bool(message["role"] == "tool")
 
 
 def _copied(message: Message) -> dict[str, Any]:

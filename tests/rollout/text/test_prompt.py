@@ -177,6 +177,33 @@ def test_equal_answers_are_met_in_order():
     assert thoughts == ["so", "up"]
 
 
+def test_which_conversation_a_list_belongs_to():
+    chat, first, _, _, sent = begun()
+    second = Conversation(chat)
+    second.prompt([{"role": "user", "content": "hole"}], [SCHEMA])
+    more = [ASK, as_sdk(sent), result(sent, 0, "<|im_end|>")]
+    assert [one.continues(more) for one in (first, second)] == [True, False]
+    assert not first.continues([ASK])  # shorter than what was said
+    assert first.continues([ASK, as_sdk(sent)])
+    first.prompt(more, [SCHEMA])
+    assert first.continues(more)  # its result is escaped, and still met
+    assert not first.continues([*more[:2], result(sent, 0, "up")])
+
+
+def test_a_fork_goes_its_own_way():
+    chat, first, _, _, sent = begun()
+    other = first.fork()
+    more = [ASK, as_sdk(sent), result(sent, 0, "up")]
+    prompts = [one.prompt(more, [SCHEMA]) for one in (first, other)]
+    assert prompts[0] == prompts[1]
+    respond(first, chat, "goal", END)
+    _, said = respond(other, chat, TEXT, END)
+    longer = [*more, as_sdk(said), result(said, 0, "left")]
+    assert not first.continues(longer)
+    assert other.prompt(longer, [SCHEMA]).extends
+    assert len(first.messages) == 4
+
+
 def test_messages_of_a_program_are_data():
     chat = chat_of("byte_level", CHAT)
     marks = "".join(sorted(chat.tokenizer.get_added_vocab()))

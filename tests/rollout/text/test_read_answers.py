@@ -54,6 +54,7 @@ def test_hermes(text, said):
     [
         "<tool_call>",
         CALL[:-1],
+        '<tool_call>{"name": "f"}',
         CALL + "<tool_call>",
         "<tool_call>{oops}</tool_call>",
         '<tool_call>{"arguments": {}}</tool_call>',
@@ -69,6 +70,24 @@ def test_a_broken_call_is_no_call_and_spoils_those_beside_it(text):
     answer = hermes(f"<think>so</think>{CALL}{text}")
     assert (answer.malformed, answer.calls, answer.action, answer.spans) == (True, (), None, ())
     assert answer.body == f"{CALL}{text}"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("qwen3_5_nothink", "go <tool_call>\n<fun"),
+        ("nemotron_3_nano", "</think><tool_call>get_0"),
+        ("lfm2_v2", "<|tool_call_start|>get_0()"),
+        ("gemma4", "<|tool_call>get_0{}<tool_call|>"),
+        ("llama3_1", '{"name": "get_0", "arguments": {}}'),
+        ("gptoss", "<|channel|>commentary to=functions.get_0<|message|>{}"),
+    ],
+)
+def test_what_begins_like_a_call_of_the_template_and_is_none_is_broken(template, text):
+    chat_ = chat_of("byte_level", template)
+    prompt = chat_.render([{"role": "user", "content": "x"}], [SCHEMA])
+    end = call_end(template)
+    assert chat_.tool_format.read(text, end=end, prompt=prompt, tools=[SCHEMA]).malformed
 
 
 def test_arguments_may_be_missing_and_hold_anything_that_json_spells():
