@@ -262,14 +262,6 @@ def test_roles_that_a_template_lacks():
     )
 
 
-def test_the_name_of_a_result_is_that_of_its_call():
-    chat = chat_of("byte_level", "gemma4")
-    call = message(calls=[{"name": "get_0", "arguments": {}}])
-    conversation = Conversation(chat)
-    conversation.prompt([ASK, call, {"role": "tool", "tool_call_id": "c00000000", "content": "up"}])
-    assert "response:get_0{" in conversation.rendered
-
-
 @pytest.mark.parametrize("template", ["gptoss", "gptoss_training"])
 def test_harmony_is_handed_the_parts_of_an_answer(template):
     chat = chat_of("byte_level", template)

@@ -183,6 +183,19 @@ def test_a_template_that_wants_arguments_as_text_gets_them():
     assert '<call> add {"é": 1} </call>' in shown
 
 
+def test_the_name_of_a_result_is_that_of_its_call():
+    text = TEMPLATE.replace("<{{ m.role }}> ", "<{{ m.role }}> {{ m.name }} ")
+    call = message(calls=[{"name": "add", "arguments": {}}])
+    results = [
+        {"role": "tool", "tool_call_id": "c00000000", "content": "3", **more}
+        for more in ({}, {"name": "b"})
+    ]
+    shown = like(chat_template=text).render(
+        [{"role": "user", "content": "a"}, call, *results], [SCHEMA]
+    )
+    assert "<tool> add 3 <end> <tool> b 3 <end>" in shown
+
+
 def test_a_template_of_its_own_goes_before_all_others():
     core = chat().tokenizer
     assert (
