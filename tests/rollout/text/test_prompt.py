@@ -32,6 +32,9 @@ from tests.tokenizers import TURN_ENDS
 SECOND_HEADER = {"diffusion_gemma", "diffusion_gemma_training"}
 """Templates that write a header before the second response to results, which their generation prompt lacks."""
 
+NO_THOUGHT = {"llama3_1", "llama3_2", "gemma4_v2", "qwen3_5_nothink", "qwen3_5_nothink_training"}
+"""Templates whose parser finds no reasoning before a call, or whose prompt says that there is none."""
+
 ASK = {"role": "user", "content": "wall"}
 
 
@@ -63,8 +66,12 @@ def result(sent, index, text):
     return {"role": "tool", "tool_call_id": call["id"], "content": text}
 
 
-@pytest.mark.parametrize("template", sorted(TOOL_TEMPLATES))
-def test_what_a_client_sends_back_extends_the_conversation(template):
+@pytest.mark.parametrize(
+    ("template", "thought"),
+    [(one, "") for one in sorted(TOOL_TEMPLATES)]
+    + [(one, "so it is") for one in sorted(TOOL_TEMPLATES - NO_THOUGHT)],
+)
+def test_what_a_client_sends_back_extends_the_conversation(template, thought):
     chat, rng = chat_of("byte_level", template), random.Random(template)
     schemas = [a_schema(rng, n) for n in range(2)]
     conversation = Conversation(chat)
@@ -76,10 +83,15 @@ def test_what_a_client_sends_back_extends_the_conversation(template):
         calls = [
             a_call(rng, schemas, template, unknown=0) for _ in range(1 + (template not in ONE_CALL))
         ]
-        text = own_writing(chat, schemas, message(calls=calls))
+        text = own_writing(chat, schemas, message(calls=calls, reasoning=thought))
         text = restyled(rng, text.rstrip().removesuffix(call_end(template)))
+        if (
+            thought not in text
+        ):  # the template leaves it out, or cannot: the policy thinks nevertheless
+            text = f"<think>\n{thought}\n</think>\n\n{text}"
         ids, sent = respond(conversation, chat, text, call_end(template))
         assert [one["function"] for one in sent["tool_calls"]] == calls
+        assert sent["reasoning_content"] == thought
         spans.append((len(context), len(context) + len(ids)))
         messages += [as_sdk(sent), *(result(sent, i, f"result {i}") for i in range(len(calls)))]
         before = copy.deepcopy(messages)
