@@ -185,6 +185,12 @@ def test_a_broken_call_costs_a_turn(text, kinds):
     assert [m["role"] for m in one.messages[:4]] == ["user", "assistant"] * 2
 
 
+def test_results_are_not_shown_again_behind_a_broken_call():
+    one, _ = play(ToolEnv(Sums), TWO, OOPS, FINAL)
+    assert one.turns[2].observation_ids == (4, *ids(MALFORMED), 1, 5)
+    assert [turn.extends for turn in one.turns] == [False, True, True]
+
+
 def test_a_cut_call_is_broken_and_its_turn_ends_as_the_template_ends_it():
     cut = '<call> add {"first":1,"second":2}'
     one, _ = play(ToolEnv(Sums), cut, FINAL)
