@@ -3,7 +3,10 @@
 The words are those of ``WORDS``; the template writes arguments with spaces, ``{"first": 1, "second": 2}``, the policy
 without, ``{"first":1,"second":2}``, one word: the ids stay what was sampled though the template's text is another.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: the end of a turn looked for at the wrong place; no second writing recognised; calls not counted; a
+call that is not closed taken for one; the whole response an action; results or schemas raw; results shown again behind
+a broken call; messages never cut; tools of ``reset`` passed over; the instruction about tags kept; calls in a file as
+Python writes them.
 """
 
 import copy

@@ -1,6 +1,9 @@
 """Whole lists of messages, as a program sends them: what extends a conversation, and what is a new row.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: messages of the assistant never recognised, or each time from the first; messages, system messages
+or schemas raw; no way out where the template refuses an answer; a window that begins with a result; reasoning under
+one name alone, or lost; the role ``developer`` passed on; each result a message of its own; any list continues; a fork
+with the same lists.
 """
 
 import copy

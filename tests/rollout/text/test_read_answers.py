@@ -1,6 +1,8 @@
 """Responses with tools, read: nothing that a policy writes is an error, and what is no call is none.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: what begins like a call ignored; arguments of any kind; lone surrogates kept; the first
+``</think>`` ends the reasoning; space before a text is an action; arguments never as text; names of results left out;
+a response template taken unseen; a template that leaves results out taken; training templates not known.
 """
 
 import copy

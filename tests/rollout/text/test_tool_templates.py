@@ -9,7 +9,8 @@ For every turn of every conversation:
 (c) the environment heard the calls that were said, and of a broken response nothing;
 (d) results that hold every added token and mark of calls add none of them to any prompt.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: any other writing taken for the same message; earlier messages that have changed passed over;
+results without a call handed to the template; marks of calls left in results; the instruction about tags kept.
 """
 
 import functools
