@@ -250,6 +250,16 @@ def test_an_environment_names_tools_at_reset_and_answers_with_messages():
     }
 
 
+def test_tools_of_the_class_are_shown_without_the_instruction_about_tags():
+    class Has(Asks):
+        tools = ({"type": "function", "function": {"name": "add"}},)
+
+        def reset(self, *, seed=None, options=None):
+            return "a", {}
+
+    assert play(Has([]), FINAL)[0].turns[0].observation_ids == FIRST
+
+
 def test_a_result_too_long_for_the_context_is_cut_and_ends_the_episode():
     answer = [{"role": "tool", "tool_call_id": "call00000", "content": "3 " * 3000}]
     text = '<call> add {"first":1,"second":2} </call> <end>'

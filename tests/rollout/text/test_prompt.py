@@ -1,8 +1,7 @@
 """Whole lists of messages, as a program sends them: what extends a conversation, and what is a new row.
 
 Mutations seen red: messages of the assistant never recognised, or each time from the first; messages, system messages
-or schemas raw; no way out where the template refuses an answer; a window that begins with a result; reasoning under
-one name alone, or lost; the role ``developer`` passed on; each result a message of its own; any list continues; a fork
+or schemas raw; no way out where the template refuses an answer; a window that begins with a result; reasoning lost; the role ``developer`` passed on; each result a message of its own; any list continues; a fork
 with the same lists.
 """
 
@@ -217,6 +216,11 @@ def test_a_fork_goes_its_own_way():
     assert not first.continues(longer)
     assert other.prompt(longer, [SCHEMA]).extends
     assert len(first.messages) == 4
+    third = other.fork()
+    respond(other, chat, "goal", END)
+    assert len(third.messages) == len(other.messages) - 1
+    other.observe("wall")
+    assert len(third.messages) == len(other.messages) - 2
 
 
 def test_messages_of_a_program_are_data():
