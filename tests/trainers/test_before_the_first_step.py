@@ -159,21 +159,19 @@ def test_a_credit_of_ones_own_with_the_rest_of_a_method(tmp_path, method):
         build(tmp_path, advantage_function=lambda table: table.reward, changes={"method": method})
 
 
-def asks_for_environments(completions, environments, **rest):
+def asks_for_images(completions, images, **rest):
     return [0.0] * len(completions)
 
 
 def test_a_reward_function_that_asks_for_what_there_is_not(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"'asks_for_environments' asks for environments, expected columns"
-    ):
-        build(tmp_path, reward_funcs=[asks_for_environments])
+    with pytest.raises(ValueError, match=r"'asks_for_images' asks for images, expected columns"):
+        build(tmp_path, reward_funcs=[asks_for_images])
 
 
 @pytest.mark.parametrize(
     "function",
     [
-        lambda completions, seed, environment_score, trajectories, **rest: [0.0],
+        lambda completions, seed, environment_score, environments, trajectories, **rest: [0.0],
         lambda prompts, completion_ids, trainer_state, log_extra, log_metric, other=1, **rest: [
             0.0
         ],
