@@ -119,7 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--max_failed_fraction", type=float, default=0.5, help="more is an error")
     one.add_argument("--engine_probe", action=argparse.BooleanOptionalAction, default=True)
     one.add_argument("--progress", action=argparse.BooleanOptionalAction, default=True)
-    one.add_argument("--output", type=Path, default=None, help="JSON lines of the trajectories")
+    one.add_argument(
+        "--output", type=_absolute, default=None, help="JSON lines of the trajectories"
+    )
     one.add_argument("--show", type=int, default=0, help="number of trajectories to print")
     return parser
 
@@ -150,6 +152,11 @@ def _actions(spec: EnvSpec) -> str:
     action_format = getattr(entry, "action_format", ActionFormat())
     choices = action_format.words or tuple(f"<{tag}>" for tag in action_format.tags)
     return " | ".join(choices) or action_format.syntax
+
+
+def _absolute(path: str) -> Path:
+    """Return a path that holds wherever the environment goes."""
+    return Path(path).absolute()
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -196,7 +203,7 @@ def _evaluate(options: Any) -> None:
         rich.print(render_trajectory(trajectory))
     if options.output is not None:
         lines = [json.dumps(line) for line in trace_lines(result.trajectories)]
-        options.output.write_text("\n".join(lines) + "\n", encoding="ascii")
+        options.output.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
     for name, value in result.metrics.items():
         print(f"{name:28} {value:.4g}")
 

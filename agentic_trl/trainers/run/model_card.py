@@ -46,7 +46,8 @@ def complete_card(trainer: Host) -> None:
         f"- Environment: {names}",
         f"- agentic_trl: {package_version()}",
     ]
-    path.write_text(f"{card.rstrip()}\n\n{HEADING}\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    text = "\n".join([card.rstrip(), "", HEADING, "", *lines, ""])
+    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def package_version() -> str:

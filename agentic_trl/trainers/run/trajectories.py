@@ -39,7 +39,7 @@ def write_traces(
     path = folder / f"step_{step:06d}_rank_{trainer.accelerator.process_index}.jsonl"
     unfinished = path.with_suffix(".partial")
     rows = [row for one in sets for row in one.rows]
-    with unfinished.open("w", encoding="ascii") as file:
+    with unfinished.open("w", encoding="ascii", newline="\n") as file:
         for line in trace_lines(trajectories, rows):
             file.write(json.dumps({"step": step, **line}) + "\n")
     unfinished.replace(path)

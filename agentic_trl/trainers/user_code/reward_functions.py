@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from trl.trainer.utils import get_callable_name, is_async_callable
 
+from agentic_trl.process_settings import Folder, keeping
 from agentic_trl.rollout.text.plain_text import PlainText
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.user_code.reward_logs import log_reward_functions
@@ -96,7 +97,11 @@ def add_reward_functions(
         for task, one in zip(inputs, trajectories, strict=True)
     ]
     ids = [[i for turn in one.turns for i in turn.response_ids] for one in trajectories]
-    per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
+    with (
+        Folder().entered(),
+        keeping(f"A reward function (of {', '.join(trainer.reward_func_names[1:])})"),
+    ):
+        per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
     mine = per_function[first : first + len(trajectories)]
     kept = len(trajectories) if kept is None else kept
     log_reward_functions(trainer, mine[:kept], asked=len(trajectories), mode=mode)
