@@ -24,6 +24,7 @@ from agentic_trl.command_line import (
 from agentic_trl.environments.base import ActionFormat
 from agentic_trl.environments.registry import env_spec, registered_envs
 from agentic_trl.environments.spec import EnvSpec
+from agentic_trl.process_settings import let_streams_show_anything
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.viewer import render_trajectory
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and options.command not in SCRIPTS:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     find_user_modules()
+    let_streams_show_anything()
     try:
         if options.command in SCRIPTS:
             rest = _with_recipe(rest)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentic_trl.broken_batches import WHERE, BrokenEnvironmentsError
+from agentic_trl.user_values import shown_text
 
 TRACEBACK = "AGENTIC_TRL_TRACEBACK"
 """Environment variable that brings tracebacks back."""
@@ -41,7 +42,7 @@ def sentence(error: BaseException) -> str:
         error: What was raised. The type of an error that is not usually for users is named, and how to see where
             it was raised.
     """
-    text = " ".join(str(error).split(WHERE)[0].split())
+    text = " ".join(shown_text(str(error).split(WHERE)[0]).split())
     if text and isinstance(error, ValueError | TypeError | OSError | ImportError | RuntimeError):
         return text
     named = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -125,6 +125,14 @@ def keeping(whose: str) -> Iterator[None]:
             _warn(whose, "os.umask", f"{now:03o}, where the run has {umask:03o}")
 
 
+def let_streams_show_anything() -> None:
+    """Let a terminal that does not know a character show its number, where it would end the run with an error."""
+    for name in STREAMS:
+        stream = getattr(sys, name)
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _here() -> str | None:
     """Return the working directory; ``None`` if it has been removed."""
     try:

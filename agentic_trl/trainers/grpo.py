@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from datasets import Dataset
 from torch import Tensor
 
-from agentic_trl.process_settings import keeping
+from agentic_trl.process_settings import keeping, let_streams_show_anything
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers.config.arguments import rollout_settings
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
@@ -169,6 +169,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
 
     def _start_rollouts(self, specs: Any) -> None:
         """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
+        let_streams_show_anything()
         refuse_prompt_learning(self.model)
         disable_dropout(self.model)
         if self.args.share_prefixes:

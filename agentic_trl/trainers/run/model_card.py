@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentic_trl.methods import METHODS, Paper
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.user_values import shown_name
 
 HEADING = "## Method and environment"
 """Heading of the section that is added."""
@@ -40,7 +41,7 @@ def complete_card(trainer: Host) -> None:
     assert trainer.rollouts is not None
     path = Path(trainer.args.output_dir) / "README.md"
     card = path.read_text(encoding="utf-8").split(f"\n{HEADING}\n")[0]
-    names = ", ".join(f"`{spec.id}`" for spec in trainer.rollouts.specs.values())
+    names = ", ".join(f"`{shown_name(spec.id)}`" for spec in trainer.rollouts.specs.values())
     lines = [
         f"- Method: {trainer._name} (`method={trainer.args.method!r}`)",
         f"- Environment: {names}",

@@ -16,7 +16,7 @@ from agentic_trl.rollout.text.plain_text import PlainText
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.user_code.reward_logs import log_reward_functions
 from agentic_trl.types import Trajectory
-from agentic_trl.user_values import read_reward
+from agentic_trl.user_values import read_reward, shown_name
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ def _warn_of_no_reward(
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a reward function of the same name whose rewards are read strictly."""
-    name = get_callable_name(function)
+    name = shown_name(get_callable_name(function))
 
     def call(**given: Any) -> Any:
         return _read(name, function(**given), given["trajectories"])
