@@ -9,6 +9,7 @@ markup; a column of the table as it is; the sentence of a command as it is; a va
 one; names of environments in the model card as they are; a long message shown whole; strict streams.
 """
 
+import dataclasses
 import io
 import json
 import logging
@@ -115,13 +116,13 @@ class Speaker(Waves):
         )
 
 
-def play(family, environment, *, said="up", task=None):
+def play(family, environment, *, said="up", task=None, context=None):
     chat = CHATS[family]
     rollout = Rollout(
         engine=Speaker(chat.tokenizer, said),
         chat=chat,
         stop_ids=frozenset({chat.tokenizer.eos_token_id}),
-        limits=Limits(max_tokens_per_turn=9999),
+        limits=Limits(max_tokens_per_turn=9999, max_context_tokens=context),
     )
     start = Start(task=task or {}, group=0, member=0, seed=(0,), max_turns=2)
     (one,) = collect(*given([start], [environment]), rollout)
@@ -295,23 +296,21 @@ def test_a_terminal_of_ascii_shows_anything(monkeypatch):
     assert b"\\u6f22" in raw.getvalue()
 
 
-def seconds(call):
-    began = process_time()
-    call()
-    return process_time() - began
-
-
 def test_ten_megabytes(monkeypatch):
+    # How long a tokenizer takes for what is not cut is in test_injection.py; here is all else.
     times = {}
     for size in (10**6, 10**7):
         text = ((HARMFUL + " the wall is up. <|im_end|>") * (size // 50))[:size]
-        environment = Everywhere(text, opening="messages")
-        played = []
-        times[size] = seconds(lambda e=environment, p=played: p.append(play("qwen3", e)[0]))
-        assert played[0].stop == "turn_limit"
-        shown = seconds(lambda one=played[0]: check_everywhere(monkeypatch, one))
-        times[size, "shown"] = shown
-    assert len(played[0].messages[1]["content"]) > 50 * LONGEST_SHOWN
-    # Ten times the text takes ten times the time, and a half more for the noise of a machine with others on it.
+        began = process_time()
+        one, _ = play("qwen3", Everywhere(text, opening="none"), context=4096)
+        assert one.stop == "context_overflow"
+        failed, _ = play("qwen3", Everywhere(text, opening="none", error=True), context=99)
+        messages = [{"role": role, "content": text} for role in ("user", "assistant")]
+        policy = dataclasses.replace(one, messages=tuple(messages), error=text, task={"t": text})
+        for shown in (one, failed, policy):
+            check_everywhere(monkeypatch, shown)
+        assert len(sentence(ValueError(text))) <= LONGEST_SHOWN
+        times[size] = process_time() - began
+    # Ten times the text takes ten times the time at most; a half more for the noise of a busy machine.
     assert times[10**7] < 15 * times[10**6]
-    assert times[10**7, "shown"] < 15 * times[10**6, "shown"]
+    assert times[10**7] < 60
