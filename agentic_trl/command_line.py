@@ -98,7 +98,7 @@ def prepare_file(path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     there = path.exists()
-    with path.open("a", encoding="utf-8"):
+    with path.open("a", encoding="utf-8", newline="\n"):
         pass
     if not there:
         path.unlink()

@@ -153,7 +153,7 @@ def _closed(stream: Any) -> bool:
 
 
 def _nowhere() -> TextIO:
-    return open(os.devnull, "w", encoding="utf-8")
+    return open(os.devnull, "w", encoding="utf-8", newline="\n")
 
 
 def _warn(whose: str, name: str, how: str) -> None:

@@ -61,7 +61,7 @@ def record_path(recipe: Path | None) -> Path:
     path = RESULTS / f"{name}.jsonl"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8"):
+        with path.open("a", encoding="utf-8", newline="\n"):
             pass
     except OSError as error:
         raise ValueError(
