@@ -6,7 +6,7 @@ raw reaches a terminal, nothing raises.
 
 Mutations seen red: directions left in errors, in the table of completions; a name of a log as it is; a heading with
 markup; a column of the table as it is; the sentence of a command as it is; a value of a message that is no text taken for
-one; names of environments in the model card as they are; a long message shown whole; strict streams.
+one; names of environments in the model card as they are; strict streams.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
 """Users' code that changes the process: the run is the same in every bit, lies where it was sent, and can be resumed.
 
-Mutations seen red: settings left behind by environments, by reward functions; ``output_dir`` as given; the folder of
-environments kept; the process of an environment started where another has gone.
+Mutations seen red: settings that environments change left as they are.
 """
 
 import os
