@@ -8,6 +8,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import os
 import sys
 import types
 import warnings
@@ -145,7 +146,7 @@ def resolve_environment(
     """
     spec = _spec_of(environment, dict(kwargs or {}))
     _refuse_arguments(spec)
-    return spec
+    return _with_absolute_paths(spec)
 
 
 def _spec_of(environment: EntryPoint, arguments: dict[str, Any]) -> EnvSpec:
@@ -225,6 +226,17 @@ def _refuse_arguments(spec: EnvSpec) -> None:
             f"Environment {spec.id!r} got the arguments {', '.join(unknown)}, which it does not take.{hint} It "
             f"takes: {', '.join(names)}."
         )
+
+
+def _with_absolute_paths(spec: EnvSpec) -> EnvSpec:
+    """Return a spec whose paths hold wherever users' code takes the process."""
+    paths = getattr(spec.load(), "path_arguments", {})
+    given = {
+        name: os.path.abspath(os.path.expanduser(path))
+        for name, path in spec.kwargs.items()
+        if isinstance(path, str | os.PathLike) and name in paths and path not in paths[name]
+    }
+    return replace(spec, kwargs={**spec.kwargs, **given})
 
 
 def _parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

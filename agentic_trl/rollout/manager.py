@@ -9,6 +9,7 @@ from tqdm.auto import tqdm
 from transformers import StopStringCriteria
 
 from agentic_trl.environments.spec import EnvSpec
+from agentic_trl.process_settings import Folder, keeping
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Engine, EngineFactory, Sampling
 from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind
@@ -101,6 +102,7 @@ class RolloutManager:
         self.cache: CacheKind | None = None
         """Kind of cache that the model is sampled with; ``None`` takes the one that its configuration speaks for."""
         self._anyone = anyone
+        self._folder = Folder()
         self._engine = engine or self._transformers_engine
         self.specs = specs
         self._environments = Environments(
@@ -164,7 +166,7 @@ class RolloutManager:
         training = model.training
         model.eval()
         try:
-            with torch.no_grad():
+            with keeping("An environment"), self._folder.entered(), torch.no_grad():
                 return collect(starts, self._environments, rollout)
         finally:
             model.train(training)
@@ -194,7 +196,8 @@ class RolloutManager:
 
     def close(self) -> None:
         """Close all environments, and end their workers; the next episodes build others."""
-        self._environments.close()
+        with keeping("The closing of an environment"), self._folder.entered():
+            self._environments.close()
 
     def _transformers_engine(self, model: Any, sampling: Sampling) -> Engine:
         return TransformersEngine(

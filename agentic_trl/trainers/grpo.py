@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 from datasets import Dataset
 from torch import Tensor
 
+from agentic_trl.process_settings import keeping
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers.config.arguments import rollout_settings
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
+from agentic_trl.trainers.config.paths import fix_paths, fixed
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
 from agentic_trl.trainers.hooks import EnvironmentHooks
 from agentic_trl.trainers.model.dropout import disable_dropout
@@ -46,6 +48,7 @@ from agentic_trl.trainers.user_code.tasks import (
     task_dataset,
 )
 from agentic_trl.types import TurnTable
+from agentic_trl.user_values import let_streams_show_anything
 
 
 class AgenticGRPOTrainer(EnvironmentHooks):
@@ -101,9 +104,10 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 for a batch.
         """
         require_supported_trl()
-        model = os.fspath(model) if isinstance(model, os.PathLike) else model
+        model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
         args = args or AgenticGRPOConfig()
         require_kinds(self, args)
+        fix_paths(args)
         self.advantage_function = advantage_function
         if environment is None:
             check_plain_run(args)
@@ -121,20 +125,19 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
         refuse_streams(train_dataset, eval_dataset)
-        specs = resolve_environments(environment, args.environment_kwargs)
-        refuse_missing_packages(specs)
+        with keeping("The module of an environment"):
+            specs = resolve_environments(environment, args.environment_kwargs)
+            refuse_missing_packages(specs)
         refuse_unknown_metric(
             args.metric_for_best_model,
             open_ended=bool(reward_funcs) or isinstance(eval_dataset, dict),
         )
-        if advantage_function is None:
-            refuse_unrewarded(specs, reward_funcs)
-        else:
+        if advantage_function is not None:
             refuse_unread_credit(args)
-        if train_dataset is None:
-            train_dataset = task_dataset(specs, args.num_train_tasks, "train")
-        if eval_dataset is None:
-            eval_dataset = held_out_dataset(specs, args.num_eval_tasks)
+        with keeping("An environment"):
+            if advantage_function is None:
+                refuse_unrewarded(specs, reward_funcs)
+            train_dataset, eval_dataset = _filled(specs, args, train_dataset, eval_dataset)
         if reward_funcs is None:
             refuse_unknown_columns(specs, train_dataset)
         _require_enough_tasks(train_dataset, args)
@@ -167,6 +170,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
 
     def _start_rollouts(self, specs: Any) -> None:
         """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
+        let_streams_show_anything()
         refuse_prompt_learning(self.model)
         disable_dropout(self.model)
         if self.args.share_prefixes:
@@ -197,6 +201,13 @@ def _set_for_trl(args: AgenticGRPOConfig, values: dict[str, Any]) -> Iterator[No
     finally:
         for name, value in given.items():
             setattr(args, name, value)
+
+
+def _filled(specs: Any, args: AgenticGRPOConfig, train: Any, held_out: Any) -> tuple[Any, Any]:
+    """Return the tasks of training and evaluation, the environments' own where the user gave none."""
+    if train is None:
+        train = task_dataset(specs, args.num_train_tasks, "train")
+    return train, held_out_dataset(specs, args.num_eval_tasks) if held_out is None else held_out
 
 
 def require_kinds(

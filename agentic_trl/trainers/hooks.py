@@ -16,7 +16,7 @@ from typing import Any
 
 from datasets import Dataset
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, enable_grad, nn
 from transformers.trainer_utils import EvalLoopOutput
 from trl import GRPOTrainer
 
@@ -217,7 +217,7 @@ class EnvironmentHooks(GRPOTrainer):
         if self.rollouts is None:
             return super().train(resume_from_checkpoint, *arguments, **keywords)
         main, given = self.accelerator.is_main_process, resume_from_checkpoint
-        with closing(self.rollouts), locked(self.args.output_dir, main=main):
+        with enable_grad(), closing(self.rollouts), locked(self.args.output_dir, main=main):
             self.fingerprint = fingerprint(self)
             result = super().train(open_folder(self, given), *arguments, **keywords)
         if self.normalizer is not None:

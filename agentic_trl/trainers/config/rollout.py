@@ -90,7 +90,9 @@ class RolloutConfig(GRPOConfig):
         "thread", help="'thread', or 'process' for environments that need a core or may crash."
     )
     env_timeout: Seconds | None = knob(
-        None, help="Seconds that a reset or a step may take; needs env_workers. None for no limit."
+        None,
+        help="Seconds that a reset or a step may take, and building the environment, which has 60 at least; needs env_workers. "
+        "None for no limit.",
     )
     env_retries: Count = knob(
         2,

@@ -16,6 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.paths import fixed
 from agentic_trl.trainers.model.peft_adapters import same_flags
 from agentic_trl.trainers.run.output_folder import (
     broken_file,
@@ -46,7 +47,7 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
         ValueError: If it is broken or missing.
     """
     folder = str(trainer.args.output_dir)
-    chosen = newest_whole(folder) if wanted is True else wanted
+    chosen = newest_whole(folder) if wanted is True else fixed(wanted)
     if isinstance(chosen, str):
         require_whole(chosen)
     trainer.accelerator.wait_for_everyone()  # all have looked before anything is moved

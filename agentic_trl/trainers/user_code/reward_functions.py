@@ -11,11 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from trl.trainer.utils import get_callable_name, is_async_callable
 
+from agentic_trl.process_settings import Folder, keeping
 from agentic_trl.rollout.text.plain_text import PlainText
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.user_code.reward_logs import log_reward_functions
 from agentic_trl.types import Trajectory
-from agentic_trl.user_values import read_reward
+from agentic_trl.user_values import read_reward, shown_name
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,11 @@ def add_reward_functions(
         for task, one in zip(inputs, trajectories, strict=True)
     ]
     ids = [[i for turn in one.turns for i in turn.response_ids] for one in trajectories]
-    per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
+    with (
+        Folder().entered(),
+        keeping(f"A reward function (of {', '.join(trainer.reward_func_names[1:])})"),
+    ):
+        per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
     mine = per_function[first : first + len(trajectories)]
     kept = len(trajectories) if kept is None else kept
     log_reward_functions(trainer, mine[:kept], asked=len(trajectories), mode=mode)
@@ -184,7 +189,7 @@ def _warn_of_no_reward(
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a reward function of the same name whose rewards are read strictly."""
-    name = get_callable_name(function)
+    name = shown_name(get_callable_name(function))
 
     def call(**given: Any) -> Any:
         return _read(name, function(**given), given["trajectories"])
