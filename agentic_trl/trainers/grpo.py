@@ -12,7 +12,8 @@ from torch import Tensor
 
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers.config.arguments import rollout_settings
-from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
+from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run, refuse_idle
+from agentic_trl.trainers.config.explained import environment_explained, loading_explained
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
@@ -107,21 +108,24 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         self.advantage_function = advantage_function
         if environment is None:
             check_plain_run(args)
-            super().__init__(
-                model=model,
-                args=args,
-                train_dataset=train_dataset,
-                eval_dataset=eval_dataset,
-                reward_funcs=reward_funcs,
-                **trl_arguments,
-            )
+            with loading_explained(args):
+                super().__init__(
+                    model=model,
+                    args=args,
+                    train_dataset=train_dataset,
+                    eval_dataset=eval_dataset,
+                    reward_funcs=reward_funcs,
+                    **trl_arguments,
+                )
             return
         check_environment_run(args)
+        refuse_idle(args, model=model, train_dataset=train_dataset, eval_dataset=eval_dataset)
         self.describe(args)
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
         refuse_streams(train_dataset, eval_dataset)
-        specs = resolve_environments(environment, args.environment_kwargs)
+        with environment_explained(args.environment_kwargs):
+            specs = resolve_environments(environment, args.environment_kwargs)
         refuse_missing_packages(specs)
         refuse_unknown_metric(
             args.metric_for_best_model,
@@ -131,10 +135,11 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             refuse_unrewarded(specs, reward_funcs)
         else:
             refuse_unread_credit(args)
-        if train_dataset is None:
-            train_dataset = task_dataset(specs, args.num_train_tasks, "train")
-        if eval_dataset is None:
-            eval_dataset = held_out_dataset(specs, args.num_eval_tasks)
+        with environment_explained(args.environment_kwargs):
+            if train_dataset is None:
+                train_dataset = task_dataset(specs, args.num_train_tasks, "train")
+            if eval_dataset is None:
+                eval_dataset = held_out_dataset(specs, args.num_eval_tasks)
         if reward_funcs is None:
             refuse_unknown_columns(specs, train_dataset)
         _require_enough_tasks(train_dataset, args)
@@ -147,10 +152,10 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             "sync_ref_model": False,
             "reward_weights": None
             if args.reward_weights is None
-            else [1.0, *read_weights(args.reward_weights)],
+            else [1.0, *read_weights(args.reward_weights, given)],
             "use_vllm": False,  # built after the model, in its precision
         }
-        with _set_for_trl(args, changed):
+        with _set_for_trl(args, changed), loading_explained(args):
             super().__init__(
                 model=model,
                 args=args,
@@ -159,14 +164,14 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 reward_funcs=[environment_reward, *map(guarded, checked(given))],
                 **trl_arguments,
             )
-        set_up_ranks(self)
-        self.beta = args.beta
-        if args.beta or args.token_weighting == "actfocus":
-            keep_reference(self)
         self._start_rollouts(specs)
 
     def _start_rollouts(self, specs: Any) -> None:
-        """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
+        """Keep the reference, turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
+        set_up_ranks(self)
+        self.beta = self.args.beta
+        if self.beta or self.args.token_weighting == "actfocus":
+            keep_reference(self)
         refuse_prompt_learning(self.model)
         disable_dropout(self.model)
         if self.args.share_prefixes:
@@ -252,5 +257,6 @@ def _require_enough_tasks(dataset: Sized, args: AgenticGRPOConfig) -> None:
         raise ValueError(
             f"The training set has {len(dataset)} tasks, but a generation batch takes {wanted} different ones "
             f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): "
-            "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller."
+            "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller "
+            "(per_device_train_batch_size, gradient_accumulation_steps, steps_per_generation)."
         )

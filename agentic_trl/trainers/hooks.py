@@ -29,6 +29,7 @@ from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.progress import calls_per_generation
 from agentic_trl.trainers.run.checkpoints import (
     PARTIAL,
+    checkpoint_of,
     finish_checkpoint,
     loading_weights,
     open_folder,
@@ -89,7 +90,8 @@ class EnvironmentHooks(GRPOTrainer):
     """Whether a checkpoint is being written aside."""
 
     def describe(self, args: AgenticGRPOConfig) -> None:
-        """Say what the model card names, before TRL builds the trainer."""
+        """Say what the model card names, before TRL builds the trainer; look at the checkpoint to resume from."""
+        checkpoint_of(args, None)
         self.args = args
         name_method(self)
 
@@ -214,9 +216,10 @@ class EnvironmentHooks(GRPOTrainer):
         **keywords: Any,
     ) -> Any:
         """Train in a folder of its own, close the environments, and say so if SORL's scale never acted."""
+        given = checkpoint_of(self.args, resume_from_checkpoint)
         if self.rollouts is None:
-            return super().train(resume_from_checkpoint, *arguments, **keywords)
-        main, given = self.accelerator.is_main_process, resume_from_checkpoint
+            return super().train(given, *arguments, **keywords)
+        main = self.accelerator.is_main_process
         with closing(self.rollouts), locked(self.args.output_dir, main=main):
             self.fingerprint = fingerprint(self)
             result = super().train(open_folder(self, given), *arguments, **keywords)

@@ -215,3 +215,32 @@ def check_plain_run(config: GRPOConfig) -> None:
             f"Got {', '.join(set_knobs)} without an environment, expected an environment: these act on "
             "episodes. Pass `environment=...` to the trainer, or leave them at their defaults."
         )
+
+
+def refuse_idle(
+    config: GRPOConfig, *, model: object, train_dataset: object, eval_dataset: object
+) -> None:
+    """Refuse settings in whose place an argument of the trainer acts.
+
+    Args:
+        config: The configuration.
+        model: What the user gave as model.
+        train_dataset: Tasks of training, or ``None``.
+        eval_dataset: Held-out tasks, or ``None``.
+
+    Raises:
+        ValueError: If a model is given as an object beside ``model_init_kwargs``, or tasks beside their number.
+    """
+    if config.model_init_kwargs and not isinstance(model, str):
+        raise ValueError(
+            f"model_init_kwargs={config.model_init_kwargs!r} has no effect on a model that is loaded already, got a "
+            f"{type(model).__name__}. Load it with them, or give its name or path."
+        )
+    plain = {f.name: f.default for f in dataclasses.fields(config)}
+    tasks = {"num_train_tasks": train_dataset, "num_eval_tasks": eval_dataset}
+    for name, given in tasks.items():
+        if given is not None and getattr(config, name) not in (plain[name], 0):
+            raise ValueError(
+                f"{name}={getattr(config, name)} has no effect beside a dataset, whose rows are the tasks. Leave {name} at "
+                "its default, or leave the dataset out."
+            )

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
+from agentic_trl.trainers.config.kinds import check_kinds
 from agentic_trl.trainers.config.ranges import (
     Count,
     NotNegative,
@@ -60,6 +61,7 @@ class PPOConfig(AgenticGRPOConfig):
         Raises:
             ValueError: If a number is out of range, or prefixes are to be shared, which a critic does not.
         """
+        check_kinds(self)
         check_ranges(self)
         if self.share_prefixes:
             raise ValueError(

@@ -5,6 +5,7 @@ The range of a field of ours stands in its annotation, that of an inherited one 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
@@ -12,6 +13,7 @@ from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hint
 from trl import GRPOConfig
 
 from agentic_trl.trainers.config.trl_ranges import INHERITED, Range
+from agentic_trl.user_values import quoted
 
 
 def knob(default: object, *, help: str) -> Any:
@@ -34,6 +36,9 @@ Width = Annotated[float, Range(0, inf, "a positive number", above=True)]
 Finite = Annotated[float, Range(-inf, inf, "a finite number")]
 """Any number."""
 
+
+LARGEST = 2**63
+"""Whole numbers lie below it, on both sides of 0: larger ones fit into no tensor."""
 
 _OURS = "agentic_trl."
 
@@ -67,12 +72,26 @@ class Number:
                 f"{name}: got the text {value!r}, expected {meant}. Give a number, without quotes."
             )
         if isinstance(value, bool) or not isinstance(value, Real):
-            return f"{name}: got {value!r}, expected {meant}. Give a number."
+            return f"{name}: got {quoted(value)}, expected {meant}. Give a number."
+        if isinstance(value, Integral) and abs(value) >= LARGEST:
+            return f"{name}: got {quoted(value)}, expected {meant}, and below 2 ** 63. Give a smaller number."
         if not isfinite(value):
             return f"{name}: got {value}, expected {meant}, and finite."
         if self.whole and not isinstance(value, Integral):
             return f"{name}: got {value}, expected {meant}, and a whole number (an int)."
         return None if float(value) in self.range else f"{name}: got {value}, expected {meant}."
+
+
+@cache
+def hints_of(owner: Any) -> dict[str, Any]:
+    """Return the annotations of a configuration class of the package, or of a function.
+
+    Args:
+        owner: The class, or a user's own that derives from it: that one may hold names that do not resolve, and writes
+            annotations without ranges.
+    """
+    classes = [one for one in getattr(owner, "__mro__", ()) if one.__module__.startswith(_OURS)]
+    return get_type_hints(next(iter(classes), owner), include_extras=True)
 
 
 def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
@@ -81,9 +100,7 @@ def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
     Args:
         owner: A configuration class, or a function whose annotations hold ranges.
     """
-    # A user's subclass may hold names that do not resolve, and writes annotations without ranges.
-    classes = [one for one in getattr(owner, "__mro__", ()) if one.__module__.startswith(_OURS)]
-    for name, hint in get_type_hints(next(iter(classes), owner), include_extras=True).items():
+    for name, hint in hints_of(owner).items():
         if get_origin(hint) is ClassVar:
             continue
         parts = (hint, *get_args(hint))  # `Positive | None` holds its range one level down

@@ -10,8 +10,10 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from os import PathLike
 from pathlib import Path
 
+from transformers import TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
@@ -32,7 +34,7 @@ REPLACED = "replaced"
 """Name there of a checkpoint whose place another takes."""
 
 
-def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
+def open_folder(trainer: Host, wanted: str | PathLike[str] | bool | None) -> str | bool | None:
     """Choose the checkpoint that a run starts from, and clear the folder of what earlier runs left.
 
     Args:
@@ -55,6 +57,26 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
         if not chosen:
             put_aside(folder)
     return chosen
+
+
+def checkpoint_of(
+    args: TrainingArguments, given: str | PathLike[str] | bool | None
+) -> str | bool | None:
+    """Return what a run is resumed from.
+
+    Args:
+        args: The configuration.
+        given: A checkpoint, ``True`` for the newest in the output folder, ``False`` for none; ``None`` takes the
+            configuration's ``resume_from_checkpoint``.
+
+    Raises:
+        ValueError: If a checkpoint is named that is broken or missing.
+    """
+    wanted = args.resume_from_checkpoint if given is None else given
+    if wanted is None or isinstance(wanted, bool):
+        return wanted
+    require_whole(os.fspath(wanted))
+    return os.fspath(wanted)
 
 
 def _clear(partial: Path) -> None:
