@@ -63,6 +63,8 @@ BASE = {
     "gradient_checkpointing": False,
 }
 """A run of a step that is as short as can be; a moved field takes the place of its value here."""
+OF_EPISODES = {"max_turns", "num_train_tasks", "num_eval_tasks"}
+"""Fields that are left alone where prompts are given."""
 SECONDS = 60
 """Longest time of a configuration."""
 BATCH = 50
@@ -70,7 +72,7 @@ BATCH = 50
 WILD = 0.2
 """Share of values at an edge or of a wrong type."""
 SENTENCES = (ValueError, TypeError, ImportError, NotImplementedError)
-USES = ("grpo", "scored grpo", "ppo", "prompts")
+USES = ("grpo", "scored grpo", "ppo", "prompts", "plain")
 FORK = multiprocessing.get_context("fork")
 
 
@@ -103,22 +105,20 @@ def run(use, owner, moved, folder):
     """Build and train; the loss."""
     group = {} if use == "prompts" else {"num_generations": 2}
     given = {"output_dir": folder, **BASE, **group, **moved}
-    if use == "prompts":
-        given = {k: v for k, v in given.items() if k in moved or k not in PROMPT_FREE}
+    left_out = {"prompts": OF_EPISODES, "plain": {*OF_EPISODES, "engine_probe"}}.get(use, ())
+    given = {name: value for name, value in given.items() if name in moved or name not in left_out}
     args = owner(**given)
     yield "configured"
-    if use == "prompts":
+    if use in {"prompts", "plain"}:
         data = Dataset.from_dict({"prompt": ["one two", "three", "four five six", "seven"] * 2})
-        trainer = PPOTrainer(tiny_policy(), args, reward_funcs=lengths, train_dataset=data)
+        kind = PPOTrainer if use == "prompts" else AgenticGRPOTrainer
+        trainer = kind(tiny_policy(), args, reward_funcs=lengths, train_dataset=data)
     else:
         kind = AgenticPPOTrainer if use == "ppo" else AgenticGRPOTrainer
         scored = {"reward_funcs": lengths} if use == "scored grpo" else {}
         trainer = kind(tiny_policy(), args, environment="FrozenLake-v1", **scored)
     yield "built"
     yield trainer.train().training_loss
-
-
-PROMPT_FREE = {"max_turns", "num_train_tasks", "num_eval_tasks"}
 
 
 def outcome(seed, index):
@@ -230,7 +230,11 @@ def _modules(path):
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    for use, owner in (("grpo", AgenticGRPOConfig), ("prompts", PPOConfig)):
+    for use, owner in (
+        ("grpo", AgenticGRPOConfig),
+        ("plain", AgenticGRPOConfig),
+        ("prompts", PPOConfig),
+    ):
         list(run(use, owner, {}, str(path.parent / use)))
     path.write_text(json.dumps(list(sys.modules)))
     os._exit(0)

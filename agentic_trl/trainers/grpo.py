@@ -142,7 +142,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 eval_dataset = held_out_dataset(specs, args.num_eval_tasks)
         if reward_funcs is None:
             refuse_unknown_columns(specs, train_dataset)
-        _require_enough_tasks(train_dataset, args)
+        _require_enough_tasks(train_dataset, eval_dataset, args)
         _prepend_judge(trl_arguments)
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         refuse_unfed(given, columns_of(train_dataset))
@@ -251,7 +251,7 @@ def _refuse_other_rollouts(trl_arguments: dict[str, Any]) -> None:
         )
 
 
-def _require_enough_tasks(dataset: Sized, args: AgenticGRPOConfig) -> None:
+def _require_enough_tasks(dataset: Sized, held_out: object, args: AgenticGRPOConfig) -> None:
     wanted = args.generation_batch_size // args.num_generations
     if len(dataset) < wanted:
         raise ValueError(
@@ -259,4 +259,9 @@ def _require_enough_tasks(dataset: Sized, args: AgenticGRPOConfig) -> None:
             f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): "
             "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller "
             "(per_device_train_batch_size, gradient_accumulation_steps, steps_per_generation)."
+        )
+    if held_out is None and (args.eval_on_start or args.eval_strategy != "no"):
+        raise ValueError(
+            f"eval_strategy={str(args.eval_strategy.value)!r}, eval_on_start={args.eval_on_start}: got no `eval_dataset`, expected one, "
+            "as this environment makes no held-out tasks of its own. Pass it, or leave both off."
         )

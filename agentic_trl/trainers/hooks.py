@@ -90,8 +90,7 @@ class EnvironmentHooks(GRPOTrainer):
     """Whether a checkpoint is being written aside."""
 
     def describe(self, args: AgenticGRPOConfig) -> None:
-        """Say what the model card names, before TRL builds the trainer; look at the checkpoint to resume from."""
-        checkpoint_of(args, None)
+        """Say what the model card names, before TRL builds the trainer."""
         self.args = args
         name_method(self)
 
@@ -245,8 +244,7 @@ class EnvironmentHooks(GRPOTrainer):
         self.model.eval()
         tasks = list(dataloader.dataset)
         starts = evaluation_starts(self, tasks)
-        given = self.args.eval_temperature
-        temperature = self.temperature if given is None else given
+        temperature = self.temperature if (given := self.args.eval_temperature) is None else given
         played = self.play(starts, temperature=temperature, description=description)
         played = score_evaluation(self, [dict(start.task) for start in starts], played)
         if self.args.log_completions:

@@ -74,7 +74,11 @@ def _check_hub(config: GRPOConfig) -> None:
 
 
 def _optimizer(config: GRPOConfig) -> Any:
-    """Return the optimizer of a single weight; a plain one where it needs to know the model."""
+    """Return the optimizer of a single weight; a plain one where it needs to know the model.
+
+    Raises:
+        ValueError: If it does not take what it is given.
+    """
     weight = nn.Parameter(torch.ones(1, 1))
     weight.grad = torch.ones(1, 1)
     names = f"optim={str(config.optim)!r}"

@@ -43,6 +43,12 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "log_level": tuple(trainer_log_levels),
     "log_level_replica": tuple(trainer_log_levels),
     "scale_rewards": ("group", "none", "batch", True, False, None),
+    "torch_compile_mode": (
+        *("default", "reduce-overhead", "max-autotune"),
+        "max-autotune-no-cudagraphs",
+        "lite",
+        None,
+    ),
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
     "ddp_backend": ("nccl", "gloo", "mpi", "ccl", "hccl", "cncl", "mccl", None),
@@ -58,7 +64,7 @@ def _is_texts(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+        return not isinstance(value, bool) and isinstance(value, Real) and isfinite(value)
     except OverflowError:  # an integer that no float holds
         return False
 
@@ -146,8 +152,9 @@ def check_kinds(config: GRPOConfig) -> None:
     Raises:
         ValueError: At the first field that is found.
     """
-    numbers = {name for name, _ in numbers_of(type(config))}
-    hints = hints_of(type(config))
+    owner: Any = type(config)
+    numbers = {name for name, _ in numbers_of(owner)}
+    hints = hints_of(owner)
     for field in fields(config):
         name = field.name
         if name in numbers or name not in hints or not hasattr(config, name):
@@ -184,7 +191,8 @@ def _one_of(legal: tuple[Any, ...]) -> Accepts:
 
 def _by_annotation(parts: set[Any], *, empty: bool) -> Accepts:
     """Return what an annotation says that a field takes."""
-    words, tests = [], []
+    words: list[str] = []
+    tests: list[Callable[[Any], bool]] = []
     if str in parts:
         words.append("a text" if empty else "a text that is not empty")
         tests.append(lambda value: _is_name(value) or (empty and value == ""))

@@ -10,6 +10,7 @@ from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 
+import numpy
 from trl import GRPOConfig
 
 from agentic_trl.trainers.config.trl_ranges import INHERITED, Range
@@ -64,16 +65,14 @@ class Number:
         if value is None and self.optional:
             return None
         if self.range is None:
-            is_flag = not isinstance(value, str) and value in (False, True)
-            return None if is_flag else f"{name}: got {value!r}, expected True or False."
+            is_flag = isinstance(value, Real) and value in (False, True)
+            return None if is_flag else f"{name}: got {quoted(value)}, expected True or False."
         meant = self.range.meant
         if isinstance(value, str):
-            return (
-                f"{name}: got the text {value!r}, expected {meant}. Give a number, without quotes."
-            )
+            return f"{name}: got the text {quoted(value)}, expected {meant}. Give a number, without quotes."
         if isinstance(value, bool) or not isinstance(value, Real):
             return f"{name}: got {quoted(value)}, expected {meant}. Give a number."
-        if isinstance(value, Integral) and abs(value) >= LARGEST:
+        if isinstance(value, Integral) and abs(int(value)) >= LARGEST:
             return f"{name}: got {quoted(value)}, expected {meant}, and below 2 ** 63. Give a smaller number."
         if not isfinite(value):
             return f"{name}: got {value}, expected {meant}, and finite."
@@ -121,7 +120,7 @@ def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
 
 
 def check_ranges(config: GRPOConfig) -> None:
-    """Refuse what is no number, not finite, or out of range.
+    """Refuse what is no number, not finite, or out of range, and make Python's own numbers of NumPy's.
 
     Args:
         config: A configuration.
@@ -129,6 +128,9 @@ def check_ranges(config: GRPOConfig) -> None:
     Raises:
         ValueError: At the first that is found.
     """
+    for name, value in vars(config).items():
+        if isinstance(value, numpy.generic):
+            setattr(config, name, value.item())
     check_numbers(type(config), vars(config))
 
 

@@ -34,7 +34,7 @@ REPLACED = "replaced"
 """Name there of a checkpoint whose place another takes."""
 
 
-def open_folder(trainer: Host, wanted: str | PathLike[str] | bool | None) -> str | bool | None:
+def open_folder(trainer: Host, wanted: str | bool | None) -> str | None:
     """Choose the checkpoint that a run starts from, and clear the folder of what earlier runs left.
 
     Args:
@@ -48,7 +48,7 @@ def open_folder(trainer: Host, wanted: str | PathLike[str] | bool | None) -> str
         ValueError: If it is broken or missing.
     """
     folder = str(trainer.args.output_dir)
-    chosen = newest_whole(folder) if wanted is True else wanted
+    chosen = newest_whole(folder) if wanted is True else wanted or None
     if isinstance(chosen, str):
         require_whole(chosen)
     trainer.accelerator.wait_for_everyone()  # all have looked before anything is moved
@@ -59,10 +59,8 @@ def open_folder(trainer: Host, wanted: str | PathLike[str] | bool | None) -> str
     return chosen
 
 
-def checkpoint_of(
-    args: TrainingArguments, given: str | PathLike[str] | bool | None
-) -> str | bool | None:
-    """Return what a run is resumed from.
+def checkpoint_of(args: TrainingArguments, given: str | PathLike[str] | bool | None) -> str | None:
+    """Return the checkpoint that a run is resumed from; ``None`` for a new one.
 
     Args:
         args: The configuration.
@@ -70,11 +68,15 @@ def checkpoint_of(
             configuration's ``resume_from_checkpoint``.
 
     Raises:
-        ValueError: If a checkpoint is named that is broken or missing.
+        ValueError: If it is broken or missing.
     """
-    wanted = args.resume_from_checkpoint if given is None else given
-    if wanted is None or isinstance(wanted, bool):
-        return wanted
+    wanted: str | PathLike[str] | bool | None = (
+        args.resume_from_checkpoint if given is None else given
+    )
+    if wanted is None or wanted is False:
+        return None
+    if wanted is True:
+        return newest_whole(str(args.output_dir))
     require_whole(os.fspath(wanted))
     return os.fspath(wanted)
 
