@@ -199,6 +199,12 @@ HUGE = {
     "dataloader_num_workers": "as many processes as it asks for, which the machine does not have",
 }
 """Fields that are not given numbers of 100 and more, each with the reason."""
+NOT_TRIED = {
+    "plain": dict.fromkeys(
+        ["torch_compile", "torch_compile_backend", "torch_compile_mode"], "compiling takes minutes"
+    )
+}
+"""Fields that are not moved, by use, each with the reason."""
 
 
 def fields():

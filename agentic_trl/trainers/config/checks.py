@@ -210,6 +210,12 @@ def check_plain_run(config: GRPOConfig) -> None:
             "importance_sampling_level='turn' without an environment: there are no turns. Set 'token' or 'sequence', or pass "
             "`environment=...` to the trainer."
         )
+    for name in ("dataloader_multiprocessing_context", "dataloader_persistent_workers"):
+        if getattr(config, name) and not config.dataloader_num_workers:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} needs workers, got dataloader_num_workers=0. Set it to 1 or more, or leave "
+                f"{name} unset."
+            )
     own = {f.name for f in dataclasses.fields(config)}
     own -= {f.name for f in dataclasses.fields(GRPOConfig)}
     resolved = set(DEFAULTS)

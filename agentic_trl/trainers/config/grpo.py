@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from agentic_trl.methods import DEFAULTS, METHODS, credits_of, methods_of
+from agentic_trl.number_ranges import NotNegative, Positive, Share
 from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.checks import (
     check_names,
@@ -17,7 +18,7 @@ from agentic_trl.trainers.config.checks import (
 from agentic_trl.trainers.config.dry_runs import check_dry
 from agentic_trl.trainers.config.explained import explained
 from agentic_trl.trainers.config.kinds import check_kinds
-from agentic_trl.trainers.config.ranges import NotNegative, Positive, Share, check_ranges, knob
+from agentic_trl.trainers.config.ranges import check_ranges, knob
 from agentic_trl.trainers.config.rollout import RolloutConfig
 from agentic_trl.trainers.config.wrong_names import explain_wrong_names
 

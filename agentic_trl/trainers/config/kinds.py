@@ -11,7 +11,6 @@ from enum import Enum
 from inspect import signature
 from math import isfinite
 from numbers import Real
-from os import PathLike
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -28,7 +27,8 @@ from transformers.trainer_utils import (
 from transformers.training_args import OptimizerNames, trainer_log_levels
 from trl import GRPOConfig
 
-from agentic_trl.trainers.config.ranges import hints_of, numbers_of
+from agentic_trl.number_ranges import hints_of
+from agentic_trl.trainers.config.ranges import numbers_of
 from agentic_trl.user_values import quoted
 
 Accepts = tuple[str, Callable[[Any], bool]]
@@ -87,11 +87,11 @@ def _is_padding(value: Any) -> bool:
 TAKEN: dict[str, Accepts] = {
     "output_dir": (
         "the name of a folder",
-        lambda value: value is None or (isinstance(value, str | PathLike) and _is_name(value)),
+        lambda value: value is None or isinstance(value, Path) or _is_name(value),
     ),
     "resume_from_checkpoint": (
         "the folder of a checkpoint, or True for the newest in output_dir",
-        lambda value: value is None or isinstance(value, bool | PathLike) or _is_name(value),
+        lambda value: value is None or isinstance(value, bool | Path) or _is_name(value),
     ),
     "report_to": (
         "'none', 'all', the name of an integration or a list of names",
@@ -210,11 +210,10 @@ def _by_annotation(parts: set[Any], *, empty: bool) -> Accepts:
 
 def _is_name(value: Any) -> bool:
     """Return whether a value is a text that is not empty and that a file can hold."""
+    if not isinstance(value, str):
+        return False
     try:
-        text = (
-            value if isinstance(value, str) else str(value) if hasattr(value, "__fspath__") else ""
-        )
-        return bool(text.strip()) and "\0" not in text and bool(text.encode())
+        return bool(value.strip()) and "\0" not in value and bool(value.encode())
     except UnicodeEncodeError:
         return False
 
