@@ -208,12 +208,7 @@ class EnvironmentHooks(GRPOTrainer):
         log_step(self, self.step_sums.metrics, self.step_sums.seconds)
         self.step_sums = StepSums()
 
-    def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        *arguments: Any,
-        **keywords: Any,
-    ) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
         """Train in a folder of its own, close the environments, and say so if SORL's scale never acted."""
         given = checkpoint_of(self.args, resume_from_checkpoint)
         if self.rollouts is None:

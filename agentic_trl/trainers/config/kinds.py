@@ -14,6 +14,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+from accelerate.utils import GradientAccumulationPlugin
 from torch.utils.checkpoint import checkpoint
 from transformers.debug_utils import DebugOption
 from transformers.trainer_pt_utils import AcceleratorConfig
@@ -135,6 +136,7 @@ FILES = {"accelerator_config", "fsdp_config", "deepspeed"}
 _CHECKPOINTING = (set(signature(checkpoint).parameters) - {"function", "args", "kwargs"}) | {
     "preserve_rng_state"
 }
+_ACCUMULATION = {one.name for one in fields(GradientAccumulationPlugin)} - {"num_steps"}
 KEYS: dict[str, set[str]] = {
     "accelerator_config": {one.name for one in fields(AcceleratorConfig)},
     "activation_checkpointing_kwargs": _CHECKPOINTING,
@@ -195,7 +197,9 @@ def _by_annotation(parts: set[Any], *, empty: bool) -> Accepts:
     tests: list[Callable[[Any], bool]] = []
     if str in parts:
         words.append("a text" if empty else "a text that is not empty")
-        tests.append(lambda value: _is_name(value) or (empty and value == ""))
+        tests.append(
+            lambda value: _is_name(value) or (empty and isinstance(value, str) and not value)
+        )
     if list in parts:
         words.append("a list of texts")
         tests.append(_is_texts)
@@ -231,6 +235,21 @@ def _dictionary_refusal(name: str, value: Any) -> str | None:
     if unknown:
         known = ", ".join(sorted(KEYS[name]))
         return f"{name}: got {', '.join(unknown)}, expected keys of {known}. Correct or remove it."
+    return _accelerator_refusal(held) if name == "accelerator_config" else None
+
+
+def _accelerator_refusal(held: Mapping[str, Any]) -> str | None:
+    """Return the sentence that refuses a value in an ``accelerator_config``; ``None`` if all are taken."""
+    for key, value in held.items():
+        if key == "gradient_accumulation_kwargs":
+            more = value if isinstance(value, Mapping) else {"": None} if value else {}
+            if not set(more) <= _ACCUMULATION:
+                return (
+                    f"accelerator_config: got {key}={quoted(value)}, expected a dictionary with keys of "
+                    f"{', '.join(sorted(_ACCUMULATION))}. The number of passes is gradient_accumulation_steps."
+                )
+        elif not isinstance(value, bool) and value is not None:
+            return f"accelerator_config: got {key}={quoted(value)}, expected True or False."
     return None
 
 
