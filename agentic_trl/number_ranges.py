@@ -121,7 +121,8 @@ def numbers_of(
     for name, hint in hints_of(owner).items():
         if get_origin(hint) is ClassVar:
             continue
-        parts = (hint, *get_args(hint))  # `Positive | None` holds its range one level down
+        # `Positive | None` holds its range one level down; a callable's arguments are a list
+        parts = [hint, *(one for one in get_args(hint) if not isinstance(one, list))]
         ranges = [
             one
             for part in parts

@@ -223,7 +223,7 @@ def _refuse_arguments(spec: EnvSpec) -> None:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise TypeError(
             f"Environment {spec.id!r} got the arguments {', '.join(unknown)}, which it does not take.{hint} It "
-            f"takes: {', '.join(names) or 'none'}."
+            f"takes: {', '.join(names) or 'none'}. Correct environment_kwargs."
         )
 
 

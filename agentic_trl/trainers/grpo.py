@@ -124,8 +124,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
         refuse_streams(train_dataset, eval_dataset)
-        with environment_explained(args.environment_kwargs):
-            specs = resolve_environments(environment, args.environment_kwargs)
+        specs = resolve_environments(environment, args.environment_kwargs)
         refuse_missing_packages(specs)
         refuse_unknown_metric(
             args.metric_for_best_model,

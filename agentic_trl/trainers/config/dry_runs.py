@@ -81,7 +81,7 @@ def _optimizer(config: GRPOConfig) -> Any:
     """
     weight = nn.Parameter(torch.ones(1, 1))
     weight.grad = torch.ones(1, 1)
-    names = f"optim={str(config.optim)!r}"
+    names = f"optim={getattr(config.optim, 'value', config.optim)!r}"
     names += "" if config.optim_args is None else f", optim_args={config.optim_args!r}"
     names += (
         ""
