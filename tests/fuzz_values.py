@@ -199,10 +199,15 @@ HUGE = {
     "dataloader_num_workers": "as many processes as it asks for, which the machine does not have",
 }
 """Fields that are not given numbers of 100 and more, each with the reason."""
+_BATCHING = ["use_transformers_continuous_batching", "use_transformers_paged"]
 NOT_TRIED = {
-    "plain": dict.fromkeys(
-        ["torch_compile", "torch_compile_backend", "torch_compile_mode"], "compiling takes minutes"
-    )
+    "plain": {
+        **dict.fromkeys(
+            ["torch_compile", "torch_compile_backend", "torch_compile_mode"],
+            "compiling takes minutes",
+        ),
+        **dict.fromkeys(_BATCHING, "TRL's batching takes 20 s of a processor for a step"),
+    }
 }
 """Fields that are not moved, by use, each with the reason."""
 

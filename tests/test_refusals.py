@@ -160,7 +160,7 @@ CASES = [
     ({"clip_normalization": "paper", "sorl_norm": "proxy"}, "sorl_norm='proxy': has no unit"),
     (
         {**BIAS, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
-        "gradient_checkpointing_kwargs: reentrant",
+        "gradient_checkpointing_kwargs (activation_checkpointing_kwargs): reentrant",
     ),
     ({"use_vllm": True, "rollout_engine": "transformers"}, "use_vllm=True with rollout_engine"),
     ({**VLLM, "engine_max_cache_tokens": 9}, "engine_max_cache_tokens=9: vLLM's cache"),

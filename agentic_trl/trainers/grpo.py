@@ -108,6 +108,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         self.advantage_function = advantage_function
         if environment is None:
             check_plain_run(args)
+            _require_held_out(eval_dataset, args)
             with loading_explained(args):
                 super().__init__(
                     model=model,
@@ -251,6 +252,7 @@ def _refuse_other_rollouts(trl_arguments: dict[str, Any]) -> None:
 
 
 def _require_enough_tasks(dataset: Sized, held_out: object, args: AgenticGRPOConfig) -> None:
+    _require_held_out(held_out, args)
     wanted = args.generation_batch_size // args.num_generations
     if len(dataset) < wanted:
         raise ValueError(
@@ -259,8 +261,11 @@ def _require_enough_tasks(dataset: Sized, held_out: object, args: AgenticGRPOCon
             "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller "
             "(per_device_train_batch_size, gradient_accumulation_steps, steps_per_generation)."
         )
+
+
+def _require_held_out(held_out: object, args: AgenticGRPOConfig) -> None:
     if held_out is None and (args.eval_on_start or args.eval_strategy != "no"):
         raise ValueError(
-            f"eval_strategy={str(args.eval_strategy.value)!r}, eval_on_start={args.eval_on_start}: got no `eval_dataset`, expected one, "
-            "as this environment makes no held-out tasks of its own. Pass it, or leave both off."
+            f"eval_strategy={str(args.eval_strategy.value)!r}, eval_on_start={args.eval_on_start}: got no `eval_dataset`, "
+            "expected one: nothing makes held-out tasks here. Pass it, or leave both off."
         )

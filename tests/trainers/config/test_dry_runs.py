@@ -66,7 +66,7 @@ def test_a_schedule_takes_its_arguments_and_no_others(name, tmp_path):
 
 
 def test_a_schedule_is_stepped(tmp_path):
-    with pytest.raises(ValueError, match=r"lr_scheduler_kwargs=.*num_cycles.*got an error"):
+    with pytest.raises(ValueError, match=r"lr_scheduler_kwargs=.*num_cycles.*got an error \("):
         make_args(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": "x"})
 
 
