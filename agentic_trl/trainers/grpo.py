@@ -107,9 +107,8 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         require_kinds(self, args)
         self.advantage_function = advantage_function
         if environment is None:
-            check_plain_run(args)
-            _require_held_out(eval_dataset, args)
-            with loading_explained(args):
+            _check_plain(args, reward_funcs, eval_dataset)
+            with loading_explained(args, model):
                 super().__init__(
                     model=model,
                     args=args,
@@ -155,7 +154,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             else [1.0, *read_weights(args.reward_weights, given)],
             "use_vllm": False,  # built after the model, in its precision
         }
-        with _set_for_trl(args, changed), loading_explained(args):
+        with _set_for_trl(args, changed), loading_explained(args, model):
             super().__init__(
                 model=model,
                 args=args,
@@ -261,6 +260,15 @@ def _require_enough_tasks(dataset: Sized, held_out: object, args: AgenticGRPOCon
             "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller "
             "(per_device_train_batch_size, gradient_accumulation_steps, steps_per_generation)."
         )
+
+
+def _check_plain(args: AgenticGRPOConfig, reward_funcs: Any, eval_dataset: object) -> None:
+    """Refuse what a run without an environment would ignore or miss."""
+    check_plain_run(args)
+    _require_held_out(eval_dataset, args)
+    if args.reward_weights is not None:
+        given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        read_weights(args.reward_weights, given)
 
 
 def _require_held_out(held_out: object, args: AgenticGRPOConfig) -> None:

@@ -42,11 +42,12 @@ def explained() -> Iterator[None]:
 
 
 @contextmanager
-def loading_explained(args: GRPOConfig) -> Iterator[None]:
+def loading_explained(args: GRPOConfig, model: object) -> Iterator[None]:
     """Name ``model_init_kwargs`` where a model cannot be loaded with them.
 
     Args:
         args: The configuration of the run.
+        model: What the user gave as model.
 
     Raises:
         ValueError: With what was said while the model was loaded.
@@ -60,8 +61,8 @@ def loading_explained(args: GRPOConfig) -> Iterator[None]:
         ):
             raise
         raise ValueError(
-            f"model_init_kwargs: got {quoted(args.model_init_kwargs)}, with which the model cannot be loaded "
-            f"({type(error).__name__}: {error}). Correct or remove them."
+            f"model_init_kwargs: got {quoted(args.model_init_kwargs)}, with which {quoted(model)} cannot be loaded "
+            f"({type(error).__name__}: {error}). Correct or remove them, or correct the model's name."
         ) from error
 
 

@@ -248,6 +248,11 @@ def _accelerator_refusal(held: Mapping[str, Any]) -> str | None:
                     f"accelerator_config: got {key}={quoted(value)}, expected a dictionary with keys of "
                     f"{', '.join(sorted(_ACCUMULATION))}. The number of passes is gradient_accumulation_steps."
                 )
+        elif key == "dispatch_batches" and value:
+            return (
+                "accelerator_config: got dispatch_batches=True, expected False or None: batches are dictionaries of texts, which "
+                "one process cannot cut up for the others. Leave it unset."
+            )
         elif not isinstance(value, bool) and value is not None:
             return f"accelerator_config: got {key}={quoted(value)}, expected True or False."
     return None

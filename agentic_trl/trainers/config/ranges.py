@@ -30,7 +30,7 @@ def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
 
 
 def check_ranges(config: GRPOConfig) -> None:
-    """Refuse what is no number, not finite, or out of range, and make Python's own numbers of NumPy's.
+    """Refuse what is no number, not finite, or out of range, and make plain numbers and flags of the others.
 
     Args:
         config: A configuration.
@@ -42,6 +42,12 @@ def check_ranges(config: GRPOConfig) -> None:
         if isinstance(value, numpy.generic):
             setattr(config, name, value.item())
     check_numbers(type(config), vars(config))
+    for name, number in numbers_of(type(config)):
+        value = getattr(config, name, None)
+        if number.range is None and value is not None:
+            setattr(config, name, bool(value))  # 1 is taken for a flag, but not by all that read it
+    for name in ("adam_beta1", "adam_beta2"):
+        setattr(config, name, float(getattr(config, name)))  # torch takes two floats, or none
 
 
 def check_numbers(owner: Any, given: Mapping[str, Any]) -> None:

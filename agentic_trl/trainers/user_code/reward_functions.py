@@ -62,7 +62,7 @@ def read_weights(weights: Sequence[Any], reward_funcs: Sequence[Any]) -> list[fl
     count = sum(one is not None for one in reward_funcs)
     if len(weights) != count:
         raise ValueError(
-            f"reward_weights: got {len(weights)} weights for {count} reward functions, expected one for each; the "
+            f"reward_weights: got {len(weights)} weights for {count} reward functions, expected one for each; an "
             "environment's score has weight 1. Correct the list, or leave it unset."
         )
     return [read_reward(weight, "A weight of reward_weights") for weight in weights]

@@ -171,5 +171,23 @@ def test_what_a_user_may_mean_is_taken(settings, tmp_path):
     build(tmp_path, **settings)
 
 
+def test_a_flag_is_a_flag_however_it_was_given(tmp_path):
+    """Torch wants a bool for one, and two floats for another."""
+    args = build(tmp_path, dataloader_drop_last=0, log_completions=numpy.bool_(True), adam_beta2=0)
+    assert args.dataloader_drop_last is False
+    assert args.log_completions is True
+    assert isinstance(args.adam_beta1, float)
+    assert args.adam_beta2 == 0.0
+    assert isinstance(build(tmp_path, max_turns=numpy.int64(3)).max_turns, int)
+
+
+def test_batches_of_texts_are_not_dispatched(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"^accelerator_config: got dispatch_batches=True, expected"
+    ):
+        build(tmp_path, accelerator_config={"dispatch_batches": True})
+    build(tmp_path, accelerator_config={"dispatch_batches": False})
+
+
 def test_a_folder_may_be_a_path(tmp_path):
     assert build(tmp_path, output_dir=tmp_path).output_dir == str(tmp_path)
