@@ -1,7 +1,6 @@
 """Optimizers, schedules, integrations and pushes that cannot be had are refused with the configuration.
 
-Mutations seen red: each of the four checks left out; a schedule that is not stepped; an integration that is missing
-taken; what the stranger's code says left out of the sentence.
+Mutations seen red: each of the four checks left out.
 """
 
 import math
@@ -65,7 +64,7 @@ def test_a_schedule_takes_its_arguments_and_no_others(name, tmp_path):
         make_args(tmp_path, lr_scheduler_type=name, lr_scheduler_kwargs={"nothing": 1})
 
 
-def test_a_schedule_is_stepped(tmp_path):
+def test_a_schedule_computes_its_rate(tmp_path):
     with pytest.raises(ValueError, match=r"lr_scheduler_kwargs=.*num_cycles.*got an error \("):
         make_args(tmp_path, lr_scheduler_type="cosine", lr_scheduler_kwargs={"num_cycles": "x"})
 

@@ -1,7 +1,7 @@
 """Texts, choices, dictionaries and lists of a configuration are what their fields say, before TRL reads them.
 
 Mutations seen red: the check left out; a field taken out of ``CHOICES``; 1 taken for ``True``; keys of a dictionary not
-looked at; an empty text taken; a file of JSON not read; a path taken where a text is meant.
+looked at; a blank text taken; a file of JSON not read; a path taken where a text is meant.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def test_a_choice_is_one_of_those_that_are_named(name, tmp_path):
 )
 def test_a_text_is_a_text(name, tmp_path):
     assert name not in TAKEN
-    for value in [0, 1.5, True, ["a"], {"a": 1}, Path("x"), "a\0b", "\ud800"]:
+    for value in ["  ", 0, 1.5, True, ["a"], {"a": 1}, Path("x"), "a\0b", "\ud800"]:
         with pytest.raises(ValueError, match=rf"^{name}: got .*expected a text"):
             build(tmp_path, **{name: value})
     if FIELDS[name].default == "":
