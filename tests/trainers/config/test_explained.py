@@ -103,8 +103,6 @@ def test_an_evaluation_has_tasks(tmp_path):
             ValueError, match=r"eval_on_start=.*: got no `eval_dataset`, expected one"
         ):
             build(tmp_path, Own, **settings)
-        with pytest.raises(
-            ValueError, match=r"got no `eval_dataset`, expected one: nothing makes hel"
-        ):
+        with pytest.raises(ValueError, match=r"got no `eval_dataset`, expected one: nothing makes"):
             AgenticGRPOTrainer("none", AgenticGRPOConfig(str(tmp_path), use_cpu=True, **settings))
     assert build(tmp_path, Own).eval_dataset is None
