@@ -48,6 +48,7 @@ INHERITED: dict[str, Range] = {
     "eval_delay": _NOT_NEGATIVE,
     "save_steps": _ABOVE_0,
     "save_total_limit": _POSITIVE,
+    "neftune_noise_alpha": _NOT_NEGATIVE,
     "seed": Range(0, 2**32 - 1, "0 to 2 ** 32 - 1"),
     "local_rank": _OFF_AT_MINUS_1,
     "dataloader_num_workers": _NOT_NEGATIVE,
