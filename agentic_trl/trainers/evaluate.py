@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
+from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Share
 from agentic_trl.process_settings import keeping
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
@@ -17,14 +18,7 @@ from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.paths import fixed
-from agentic_trl.trainers.config.ranges import (
-    Count,
-    Finite,
-    NotNegative,
-    Positive,
-    Share,
-    check_numbers,
-)
+from agentic_trl.trainers.config.ranges import check_numbers
 from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
 from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning

@@ -5,16 +5,9 @@ from typing import Any, ClassVar
 
 from trl import GRPOConfig
 
+from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Seconds, Share
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.trainers.config.ranges import (
-    Count,
-    Finite,
-    NotNegative,
-    Positive,
-    Seconds,
-    Share,
-    knob,
-)
+from agentic_trl.trainers.config.ranges import knob
 from agentic_trl.user_values import as_texts
 
 

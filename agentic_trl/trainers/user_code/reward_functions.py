@@ -49,13 +49,23 @@ def checked(reward_funcs: Sequence[Any]) -> list[Any]:
     return [_checked(one) if callable(one) and not _is_model(one) else one for one in given]
 
 
-def read_weights(weights: Sequence[Any]) -> list[float]:
+def read_weights(weights: Sequence[Any], reward_funcs: Sequence[Any]) -> list[float]:
     """Return ``reward_weights``.
+
+    Args:
+        weights: What the configuration holds.
+        reward_funcs: The reward functions that they belong to; ``None`` is none.
 
     Raises:
         TypeError: If one is no number.
-        ValueError: If one is not finite.
+        ValueError: If one is not finite, or they are not as many as the functions.
     """
+    count = sum(one is not None for one in reward_funcs)
+    if len(weights) != count:
+        raise ValueError(
+            f"reward_weights: got {len(weights)} weights for {count} reward functions, expected one for each; an "
+            "environment's score has weight 1. Correct the list, or leave it unset."
+        )
     return [read_reward(weight, "A weight of reward_weights") for weight in weights]
 
 
