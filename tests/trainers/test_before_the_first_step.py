@@ -23,7 +23,7 @@ from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.ppo import PPOTrainer
 from agentic_trl.trainers.update.critic_output import refuse_no_values
 from agentic_trl.trainers.user_code.missing import refuse_unknown_metric
-from tests.tiny import Countdown, make_args, make_model, make_tokenizer
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, sets_in
 from tests.trainers.update.ppo_tools import KEPT
 
 # TRL itself sets the old name.
@@ -40,7 +40,7 @@ TASKS = [{"seed": seed} for seed in range(4)]
 
 def build(tmp_path, *, trainer=AgenticGRPOTrainer, model="no-such-model", changes=None, **more):
     """A trainer that has no model to load: what is refused is refused before."""
-    args = more.pop("args", None) or make_args(tmp_path, **(changes or {}))
+    args = more.pop("args", None) or make_args(tmp_path, given=sets_in(more), **(changes or {}))
     environment = more.pop("environment", Countdown)
     return trainer(model, args, environment=environment, processing_class=make_tokenizer(), **more)
 
