@@ -1,7 +1,6 @@
 """The named types that travel along the flow, from an episode to a loss.
 
-Episode side (plain Python, frozen): ``Turn`` -> ``Trajectory``.
-Tensor side: ``TurnTable`` (flat, an entry per turn), ``TokenBatch`` (rows x tokens), ``LossInputs`` and ``LossOutput``.
+Plain Python: ``Turn`` -> ``Trajectory``. Tensors: ``TurnTable`` (an entry per turn), ``TokenBatch`` (rows x tokens), losses.
 Levels are spelled out in names: trajectory, turn, token. ``None`` means "never assigned", zero "assigned and neutral".
 """
 
@@ -130,8 +129,7 @@ class Trajectory:
     task: Mapping[str, Any] = field(default_factory=dict)
     """The dataset row that the episode was started from."""
     messages: tuple[Mapping[str, Any], ...] = ()
-    """The whole conversation as chat messages, whatever part of it each prompt showed; with tools an assistant's may have
-    ``reasoning_content`` and ``tool_calls``."""
+    """The whole conversation as chat messages, calls of tools included, whatever part of it each prompt showed."""
     final_observation_ids: tuple[int, ...] = ()
     """Ids that would follow the last response: the state from which a cut episode would go on."""
     final_extends: bool = True
@@ -143,7 +141,7 @@ class Trajectory:
     unused_turns: int = 0
     """Responses that a program asked for and threw away; they are not among the turns."""
     environment: Any = field(default=None, compare=False, repr=False)
-    """A copy of the environment at the end, until reward functions that ask for ``environments`` have scored it."""
+    """A copy of the environment at the end, until reward functions that ask for ``environments`` have it."""
 
     @property
     def failed(self) -> bool:
@@ -183,8 +181,7 @@ class Trajectory:
 class TurnTable:
     """All turns of a batch of trajectories, flat, in order of trajectory and turn.
 
-    Groups, scores and successes belong to trajectories; a trajectory without turns has no entry in
-    the turn columns and still counts in its group unless it is not ``valid``.
+    A trajectory without turns has no entry in the turn columns and counts in its group unless it is not ``valid``.
     """
 
     trajectory: Int[Tensor, " turn"]

@@ -38,8 +38,7 @@ from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 from agentic_trl.rollout.env_pool.env_attributes import read_setup
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +251,9 @@ def write_readme(
         "held_out_maps": 512,
         "held_out": numbers,
     }
-    (output / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+    (output / "meta.json").write_text(
+        json.dumps(meta, indent=1) + "\n", encoding="utf-8", newline="\n"
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from agentic_trl.environments.registry import env_spec
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
-from agentic_trl.rollout.text.conversation import WindowHistory
+from agentic_trl.rollout.text.chat import WindowHistory
 from tests.recipes.running import RECIPES, launch
 
 LAKE = RECIPES / "frozen_lake" / "planpo.yaml"

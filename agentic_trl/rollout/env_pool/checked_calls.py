@@ -8,20 +8,19 @@ import copy
 import inspect
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from agentic_trl.chat_messages import cleaned_data, plain_message
+from agentic_trl.chat_messages import opening_messages, plain_message
 from agentic_trl.environments.base import Environment, TextEnv
 from agentic_trl.rollout.env_pool.agent_request import AgentRequest, read_request
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup, with_tools
 from agentic_trl.user_values import (
     clean_text,
     error_text,
-    quoted,
     read_flag,
     read_result,
     read_reward,
@@ -207,7 +206,7 @@ class Host:
         setup = read_setup(self._environment)
         answer = self._loop.finish(self._environment.reset(seed=seed, options=options))
         observation, info = read_result(answer, ("observation", "info"), "reset")
-        messages = _messages(info["messages"]) if "messages" in info else None
+        messages = opening_messages(info["messages"]) if "messages" in info else None
         if "tools" in info:
             setup = with_tools(setup, info["tools"])
         asked = read_request(info)
@@ -314,16 +313,3 @@ def _key(key: Any) -> str | None:
         )
     # Nothing is taken out of a key: two states may differ by a colour.
     return key if key is None or clean_text(key) == key else visible_text(key)
-
-
-def _messages(given: Any) -> tuple[dict[str, str], ...]:
-    messages = tuple(given)
-    for one in messages:
-        if not isinstance(one, Mapping) or not all(
-            isinstance(one.get(name), str) for name in ("role", "content")
-        ):
-            raise TypeError(
-                f"info['messages'] of reset holds {quoted(one)}, expected dictionaries with the texts 'role' and "
-                "'content'. Give chat messages."
-            )
-    return tuple(cleaned_data(one) for one in messages)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,12 @@ from agentic_trl.rollout.episode.opening import first_messages, own_text, own_to
 from agentic_trl.rollout.episode.record import Record
 from agentic_trl.rollout.episode.serve import serve
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, Prompt
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse, parse_answer, parse_response
 from agentic_trl.types import Fault, StopReason
+
+OWN_ANSWER = "the chat template refuses the model's own answer"
+"""Beginning of the error of an episode that ends where no prompt can show what the policy wrote."""
 
 RETRY = 0x5EED
 """Stands between the seed of an episode and the number of an attempt after the first."""
@@ -152,7 +155,10 @@ def _next_prompt(
     try:
         return _observe(chat, record, setup, limits, note)
     except TemplateError as error:
-        raise FailedError(Failure.of(error), spoiled=spoiled) from error
+        failure = Failure.of(error)
+        if not spoiled:
+            failure = replace(failure, error=f"{OWN_ANSWER} ({failure.error})")
+        raise FailedError(failure, spoiled=spoiled) from error
 
 
 def _request(index: int, record: Record, seed: tuple[int, ...], limits: Limits) -> Request:

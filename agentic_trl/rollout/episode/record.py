@@ -6,8 +6,7 @@ from typing import Any
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.env_pool.checked_calls import Stepped
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import Message
-from agentic_trl.rollout.text.conversation import Conversation, Prompt
+from agentic_trl.rollout.text.chat import Conversation, Message, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse
 from agentic_trl.rollout.text.talks import Talks
 from agentic_trl.types import Fault, StopReason, Trajectory, Turn

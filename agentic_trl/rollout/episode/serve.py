@@ -33,7 +33,7 @@ from agentic_trl.rollout.episode.attempt import (
 )
 from agentic_trl.rollout.episode.record import Record
 from agentic_trl.rollout.task import Start
-from agentic_trl.rollout.text.conversation import Prompt
+from agentic_trl.rollout.text.chat import Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse, decode_pieces, parse_answer
 from agentic_trl.rollout.text.talks import Talks
 from agentic_trl.types import StopReason, Turn

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentic_trl.rollout.text.chat import ChatFormat, Message
-from agentic_trl.rollout.text.conversation import Conversation, Prompt, message_key
+from agentic_trl.rollout.text.answers import said_key
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, Message, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse
 
 
@@ -75,7 +75,7 @@ class Talks:
         Raises:
             TemplateError: If the template refuses the messages.
         """
-        self._asked = tuple(message_key(one) for one in messages)
+        self._asked = tuple(_key(one) for one in messages)
         spot = self._furthest()
         if spot is None:
             self.conversation = Conversation(self._chat, prefill=self._prefill)
@@ -108,7 +108,7 @@ class Talks:
         )
         self._calls = self.conversation.calls
         self.messages.append(self.conversation.messages[-1])
-        said = (*self._asked, message_key(sent))
+        said = (*self._asked, _key(sent))
         self._spots.append(_Spot(self.conversation, self.number, self._asked, said))
 
     def unused(self) -> list[int]:
@@ -127,3 +127,8 @@ class Talks:
             if spot.said == self._asked[:size] and (found is None or size >= len(found.said)):
                 found = spot
         return found
+
+
+def _key(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what two writings of the same message have in common: role, text, calls as JSON values."""
+    return message["role"], *said_key(message)

@@ -8,8 +8,8 @@ Contract:
 - Otherwise tools are ``HERMES`` text: schemas in the system message, calls in the content of the assistant, results in
   a message of the user, each in ``<tool_response>``.
 - A result that stands behind no call, as behind one that could not be read, is text also for a native template.
-- A native template gets reasoning as ``reasoning_content`` and ``thinking`` if it shows it, arguments as objects, or
-  as JSON text if it refuses these. The role ``developer`` is ``system`` where a template does not show it.
+- A native template gets reasoning apart if it shows that of calls, arguments as objects, or as JSON text if it refuses
+  these. The role ``developer`` is ``system`` where a template does not show it.
 """
 
 import json
@@ -172,9 +172,8 @@ class ToolFormat:
 
     def _native(self, message: Message, names: Mapping[Any, str]) -> Message:
         shown = dict(message)
-        reasoning = shown.pop("reasoning_content", None)
-        if reasoning:
-            shown |= dict.fromkeys(REASONING, reasoning)
+        if not shown.get("reasoning_content"):
+            shown.pop("reasoning_content", None)
         calls = shown.pop(CALLS, None)
         if calls:
             shown[CALLS] = [self._call(one) for one in calls]

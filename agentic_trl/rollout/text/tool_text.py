@@ -20,6 +20,9 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
+ELSE = "\ue000"
+"""A text that stands in place of another to see where that ends."""
+
 
 def written_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a call as ``HERMES`` text.
@@ -115,3 +118,17 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> 
             text = f"{head}\n\n{text}".strip()
         shown.insert(0, {"role": "system", "content": text})
     return shown
+
+
+def said_otherwise(message: Message) -> Message:
+    """Return a message like another but for the end of what it says.
+
+    Args:
+        message: A message of the assistant.
+    """
+    calls = message.get("tool_calls")
+    if not calls:
+        return {**message, "content": ELSE}
+    *first, last = calls
+    function = {**last["function"], "arguments": {ELSE: ELSE}}
+    return {**message, "tool_calls": [*first, {**last, "function": function}]}

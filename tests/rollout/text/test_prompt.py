@@ -1,6 +1,8 @@
 """Whole lists of messages, as a program sends them: what extends a conversation, and what is a new row.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: messages of the assistant never recognised, or each time from the first; messages, system messages
+or schemas raw; no way out where the template refuses an answer; a window that begins with a result; reasoning lost; the role ``developer`` passed on; each result a message of its own; a fork
+with the same lists.
 """
 
 import copy
@@ -11,8 +13,7 @@ import re
 import pytest
 from jinja2 import TemplateError
 
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory
 from agentic_trl.rollout.text.parse import parse_answer
 from tests.rollout.text.test_templates import encode
 from tests.rollout.text.test_tool_templates import chat_of, check_pieces, rendering
@@ -32,6 +33,9 @@ from tests.tokenizers import TURN_ENDS
 
 SECOND_HEADER = {"diffusion_gemma", "diffusion_gemma_training"}
 """Templates that write a header before the second response to results, which their generation prompt lacks."""
+
+NO_THOUGHT = {"llama3_1", "llama3_2", "gemma4_v2", "qwen3_5_nothink", "qwen3_5_nothink_training"}
+"""Templates whose parser finds no reasoning before a call, or whose prompt says that there is none."""
 
 ASK = {"role": "user", "content": "wall"}
 
@@ -64,8 +68,12 @@ def result(sent, index, text):
     return {"role": "tool", "tool_call_id": call["id"], "content": text}
 
 
-@pytest.mark.parametrize("template", sorted(TOOL_TEMPLATES))
-def test_what_a_client_sends_back_extends_the_conversation(template):
+@pytest.mark.parametrize(
+    ("template", "thought"),
+    [(one, "") for one in sorted(TOOL_TEMPLATES)]
+    + [(one, "so it is") for one in sorted(TOOL_TEMPLATES - NO_THOUGHT)],
+)
+def test_what_a_client_sends_back_extends_the_conversation(template, thought):
     chat, rng = chat_of("byte_level", template), random.Random(template)
     schemas = [a_schema(rng, n) for n in range(2)]
     conversation = Conversation(chat)
@@ -77,10 +85,15 @@ def test_what_a_client_sends_back_extends_the_conversation(template):
         calls = [
             a_call(rng, schemas, template, unknown=0) for _ in range(1 + (template not in ONE_CALL))
         ]
-        text = own_writing(chat, schemas, message(calls=calls))
+        text = own_writing(chat, schemas, message(calls=calls, reasoning=thought))
         text = restyled(rng, text.rstrip().removesuffix(call_end(template)))
+        if (
+            thought not in text
+        ):  # the template leaves it out, or cannot: the policy thinks nevertheless
+            text = f"<think>\n{thought}\n</think>\n\n{text}"
         ids, sent = respond(conversation, chat, text, call_end(template))
         assert [one["function"] for one in sent["tool_calls"]] == calls
+        assert sent["reasoning_content"] == thought
         spans.append((len(context), len(context) + len(ids)))
         messages += [as_sdk(sent), *(result(sent, i, f"result {i}") for i in range(len(calls)))]
         before = copy.deepcopy(messages)
@@ -178,6 +191,24 @@ def test_equal_answers_are_met_in_order():
     assert thoughts == ["so", "up"]
 
 
+def test_a_fork_goes_its_own_way():
+    chat, first, _, _, sent = begun()
+    other = first.fork()
+    more = [ASK, as_sdk(sent), result(sent, 0, "up")]
+    prompts = [one.prompt(more, [SCHEMA]) for one in (first, other)]
+    assert prompts[0] == prompts[1]
+    respond(first, chat, "goal", END)
+    _, said = respond(other, chat, TEXT, END)
+    longer = [*more, as_sdk(said), result(said, 0, "left")]
+    assert other.prompt(longer, [SCHEMA]).extends
+    assert len(first.messages) == 4
+    third = other.fork()
+    respond(other, chat, "goal", END)
+    assert len(third.messages) == len(other.messages) - 1
+    other.observe("wall")
+    assert len(third.messages) == len(other.messages) - 2
+
+
 def test_messages_of_a_program_are_data():
     chat = chat_of("byte_level", CHAT)
     marks = "".join(sorted(chat.tokenizer.get_added_vocab()))
@@ -234,14 +265,6 @@ def test_roles_that_a_template_lacks():
         '{"name": "get_0", "arguments": {"a": 1}}\n</tool_call><end_of_turn>\n<start_of_turn>user\n'
         "<tool_response>\nhole\n</tool_response>\ngoal<end_of_turn>\n<start_of_turn>model\n"
     )
-
-
-def test_the_name_of_a_result_is_that_of_its_call():
-    chat = chat_of("byte_level", "gemma4")
-    call = message(calls=[{"name": "get_0", "arguments": {}}])
-    conversation = Conversation(chat)
-    conversation.prompt([ASK, call, {"role": "tool", "tool_call_id": "c00000000", "content": "up"}])
-    assert "response:get_0{" in conversation.rendered
 
 
 @pytest.mark.parametrize("template", ["gptoss", "gptoss_training"])

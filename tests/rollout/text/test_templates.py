@@ -34,8 +34,7 @@ from agentic_trl.evaluation import EpisodeRecord, summarize
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory, full_history
 from tests.rollout.scripted import Waves, given
 from tests.tokenizers import (
     FAMILIES,

@@ -9,7 +9,8 @@ For every turn of every conversation:
 (c) the environment heard the calls that were said, and of a broken response nothing;
 (d) results that hold every added token and mark of calls add none of them to any prompt.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: any other writing taken for the same message; earlier messages that have changed passed over;
+results without a call handed to the template; marks of calls left in results; the instruction about tags kept.
 """
 
 import functools
@@ -20,8 +21,7 @@ from itertools import pairwise
 
 import pytest
 
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import WindowHistory, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, WindowHistory, full_history
 from agentic_trl.rollout.text.tool_text import INTRODUCTION
 from tests.rollout.text.test_templates import TEMPLATES, check_rows, decode, encode, some_text
 from tests.rollout.text.tool_talks import SCHEMA, TOOL_TEMPLATES, message, play_tools

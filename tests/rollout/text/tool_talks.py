@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.conversation import full_history
+from agentic_trl.rollout.text.chat import full_history
 from tests.rollout.scripted import given
 from tests.rollout.text.test_templates import Player, and_training
 from tests.tokenizers import TURN_ENDS, respell

@@ -1,6 +1,7 @@
 """``environments`` of reward functions, as in TRL: each episode's own, as it was after the last step.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: the environment itself instead of a copy; a copy that nobody asked for; copies that stay in
+trajectories; the environment in place of the class's object.
 """
 
 import functools
