@@ -14,7 +14,7 @@ from starlette.routing import Route
 from agentic_trl.endpoint.http import AnswerResponse, read_body, wait_for_answer
 from agentic_trl.endpoint.protocols import anthropic, chat, responses
 from agentic_trl.endpoint.protocols.events import encode
-from agentic_trl.endpoint.refusals import Refusal, wrong
+from agentic_trl.endpoint.refusals import InvalidRequestError, RefusedError
 from agentic_trl.endpoint.session import Session
 from agentic_trl.endpoint.values import FLAG, NUMBER, Fields, parse_object
 from agentic_trl.user_values import read_reward
@@ -52,14 +52,14 @@ def make_app(find: Find) -> Starlette:
         async def serve(request: Request) -> Response:
             try:
                 return await act(request, _session_of(request, find))
-            except Refusal as refusal:
+            except RefusedError as refusal:
                 return _refused(request, refusal)
             except ClientDisconnect:
                 return Response(status_code=499)  # nobody reads it
             except Exception:
                 logger.exception("The agents' endpoint failed at %s.", request.url.path)
                 sentence = "The endpoint failed: got a request that it cannot serve. The log of the run says why."
-                return _refused(request, Refusal("internal_error", sentence, status=500))
+                return _refused(request, RefusedError("internal_error", sentence, status=500))
 
         return serve
 
@@ -107,19 +107,19 @@ async def _ask(request: Request, session: Session) -> Response:
 async def _report(request: Request, session: Session) -> Response:
     given = REWARDS.read(parse_object(await read_body(request), "The body"))
     if not {"reward", "score"} & set(given):
-        raise wrong(
+        raise InvalidRequestError(
             "Got neither `reward` nor `score`, expected {'reward': 0.5} for the turn under way, or {'score': 1.0, 'success': "
             "true} for the episode. Give one."
         )
     if "success" in given and "score" not in given:
-        raise wrong(
+        raise InvalidRequestError(
             "success: got it without `score`, expected both, since a score is final. Add the score."
         )
     for name in ("reward", "score"):
         try:
             given[name] = read_reward(given[name], name) if name in given else None
         except (TypeError, ValueError, OverflowError) as error:
-            raise wrong(str(error)) from None
+            raise InvalidRequestError(str(error)) from None
     session.report(
         reward=given["reward"] or 0.0, score=given["score"], success=given.get("success")
     )
@@ -128,7 +128,7 @@ async def _report(request: Request, session: Session) -> Response:
 
 async def _unknown(request: Request, session: Session) -> Response:
     del session
-    raise Refusal(
+    raise RefusedError(
         "not_found",
         f"Got {request.method} {request.url.path}, which is not served, expected one of {', '.join(SERVED)}. Correct the "
         "base URL: OpenAI's ends in /v1, Anthropic's does not.",
@@ -140,7 +140,7 @@ def _session_of(request: Request, find: Find) -> Session:
     """Return the session of a request.
 
     Raises:
-        Refusal: If its key is none.
+        RefusedError: If its key is none.
     """
     said = request.headers.get("authorization", "")
     kind, _, key = said.partition(" ")
@@ -149,7 +149,7 @@ def _session_of(request: Request, find: Find) -> Session:
         session = find(one) if one else None
         if session is not None:
             return session
-    raise Refusal(
+    raise RefusedError(
         "invalid_api_key",
         "Got a key that is none, expected that of an episode. Take `api_key` of the endpoint, or OPENAI_API_KEY or "
         "ANTHROPIC_API_KEY of the agent's environment.",
@@ -157,7 +157,7 @@ def _session_of(request: Request, find: Find) -> Session:
     )
 
 
-def _refused(request: Request, refusal: Refusal) -> Response:
+def _refused(request: Request, refusal: RefusedError) -> Response:
     theirs = request.url.path.startswith("/v1/messages")
     body = refusal.as_anthropic() if theirs else refusal.as_openai()
     return JSONResponse(body, status_code=refusal.status, headers=refusal.headers)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from agentic_trl.endpoint.refusals import Refusal
+from agentic_trl.endpoint.refusals import RefusedError
 from agentic_trl.endpoint.session import Ask
 
 MAX_BODY = 8 * 2**20
@@ -90,7 +90,7 @@ async def read_body(request: Request) -> bytes:
         request: Its head.
 
     Raises:
-        Refusal: If the body is too large, or comes too slowly.
+        RefusedError: If the body is too large, or comes too slowly.
     """
     parts: list[bytes] = []
     size = 0
@@ -105,13 +105,13 @@ async def read_body(request: Request) -> bytes:
                 if size > DRAINED:
                     break
     except TimeoutError:
-        raise Refusal(
+        raise RefusedError(
             "timeout",
             f"Got {size} bytes of a body in {BODY_SECONDS:g} seconds, expected all of it. Send it faster.",
             status=408,
         ) from None
     if size > MAX_BODY:
-        raise Refusal(
+        raise RefusedError(
             "request_too_large",
             f"Got a body of more than {MAX_BODY} bytes, expected at most that. Send fewer or shorter messages.",
             status=413,
@@ -128,10 +128,10 @@ async def wait_for_answer(request: Request, ask: Ask) -> Any:
 
     Raises:
         ClientDisconnect: If the connection is gone before the answer is there.
-        Refusal: If the session ends meanwhile.
+        RefusedError: If the session ends meanwhile.
     """
-    answer = asyncio.wrap_future(ask.future)
-    gone = asyncio.ensure_future(request.receive())
+    answer: asyncio.Future[Any] = asyncio.wrap_future(ask.future)
+    gone: asyncio.Future[Any] = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():

@@ -17,7 +17,7 @@ _KINDS = {
 }
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """A request that is not answered."""
 
     def __init__(self, code: str, sentence: str, *, status: int = 400) -> None:
@@ -41,9 +41,7 @@ class Refusal(Exception):
     def as_openai(self) -> dict[str, Any]:
         """Return the body that OpenAI's SDK reads."""
         kind = _KINDS.get(self.status, "invalid_request_error")
-        return {
-            "error": {"message": self.sentence, "type": kind, "param": None, "code": self.code}
-        }
+        return {"error": {"message": self.sentence, "type": kind, "param": None, "code": self.code}}
 
     def as_anthropic(self) -> dict[str, Any]:
         """Return the body that Anthropic's SDK reads."""
@@ -54,10 +52,13 @@ class Refusal(Exception):
         }
 
 
-def wrong(sentence: str) -> Refusal:
-    """Return the refusal of a request that is none, or asks for what is not served.
+class InvalidRequestError(RefusedError):
+    """A request that is none, or asks for what is not served."""
 
-    Args:
-        sentence: What was got, what was expected, what to change.
-    """
-    return Refusal("invalid_request", sentence)
+    def __init__(self, sentence: str) -> None:
+        """Word a refusal.
+
+        Args:
+            sentence: What was got, what was expected, what to change.
+        """
+        super().__init__("invalid_request", sentence)

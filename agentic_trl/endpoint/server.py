@@ -57,7 +57,9 @@ class Endpoint:
         self._lock = threading.Lock()
         self._socket = _listen(host, port)
         shown = LOOPBACK if host in ("0.0.0.0", "::") else host
-        self.url = f"http://{f'[{shown}]' if ':' in shown else shown}:{self._socket.getsockname()[1]}"
+        self.url = (
+            f"http://{f'[{shown}]' if ':' in shown else shown}:{self._socket.getsockname()[1]}"
+        )
         """Where the server is; Anthropic's SDK takes this."""
         self.base_url = f"{self.url}/v1"
         """What OpenAI's SDK takes."""
@@ -168,13 +170,13 @@ def shared_endpoint(host: str = LOOPBACK) -> Endpoint:
         return known
 
 
-def _after_fork() -> None:
-    global _starting
-    _starting = threading.Lock()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    # A lock that another thread held at the fork would never be free in the child.
+    os.register_at_fork(
+        before=_starting.acquire,
+        after_in_parent=_starting.release,
+        after_in_child=_starting.release,
+    )
 
 
 def _name(key: str) -> bytes:
@@ -184,7 +186,9 @@ def _name(key: str) -> bytes:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves Nagle on
+    made = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # named, or asyncio leaves Nagle on
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))

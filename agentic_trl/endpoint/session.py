@@ -17,7 +17,7 @@ from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from agentic_trl.endpoint.refusals import EPISODE_ENDED, Refusal
+from agentic_trl.endpoint.refusals import EPISODE_ENDED, RefusedError
 from agentic_trl.endpoint.talk import ChatAnswer, ChatRequest
 
 MAX_WAITING = 64
@@ -122,15 +122,15 @@ class Session:
             digest: Hash of its body.
 
         Raises:
-            Refusal: If the session is over, or too many requests wait.
+            RefusedError: If the session is over, or too many requests wait.
         """
         with self._changed:
             if self._ended is not None:
-                raise Refusal(self._ended.code, self._ended.sentence)
+                raise RefusedError(self._ended.code, self._ended.sentence)
             ask = self._repeated(request, digest)
             if ask is None:
                 if len(self._queue) >= MAX_WAITING:
-                    raise Refusal(
+                    raise RefusedError(
                         "too_many_requests",
                         f"Got a request while {MAX_WAITING} others of the episode wait, expected at most {MAX_WAITING}. Wait "
                         "for answers before asking more.",
@@ -154,11 +154,11 @@ class Session:
             success: Whether the goal was reached; with a score only.
 
         Raises:
-            Refusal: If the session is over.
+            RefusedError: If the session is over.
         """
         with self._changed:
             if self._ended is not None:
-                raise Refusal(self._ended.code, self._ended.sentence)
+                raise RefusedError(self._ended.code, self._ended.sentence)
             self._rewards += reward
             self._posted = True
             if score is not None:
@@ -245,7 +245,7 @@ class Session:
             self._current = None
             self._changed.notify_all()
         for ask in left:
-            ask.future.set_exception(Refusal(code, sentence))
+            ask.future.set_exception(RefusedError(code, sentence))
 
     def _repeated(self, request: ChatRequest, digest: bytes) -> Ask | None:
         """Return the ask that a request repeats: one that nobody waits for, or else the latest."""

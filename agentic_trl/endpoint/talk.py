@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentic_trl.chat_messages import plain_message, plain_tools
-from agentic_trl.endpoint.refusals import wrong
+from agentic_trl.endpoint.refusals import InvalidRequestError
 from agentic_trl.endpoint.values import say_once
 from agentic_trl.user_values import clean_text, quoted
 
@@ -137,7 +137,7 @@ def text_of(content: Any, where: str) -> str:
         where: Its place, the subject of the refusal.
 
     Raises:
-        Refusal: If there is anything but text.
+        InvalidRequestError: If there is anything but text.
     """
     if content is None or isinstance(content, str):
         return content or ""
@@ -145,7 +145,7 @@ def text_of(content: Any, where: str) -> str:
     for one in parts:
         if not isinstance(one, dict) or not isinstance(one.get("text"), str):
             kind = one.get("type") if isinstance(one, dict) else one
-            raise wrong(
+            raise InvalidRequestError(
                 f"{where}: got a part of type {quoted(kind)}, expected a text or text parts: images, audio and files are "
                 "not served. Leave them out."
             )
@@ -159,14 +159,16 @@ def clean_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
         messages: Messages in OpenAI's form.
 
     Raises:
-        Refusal: If there is none, or one is wrong.
+        InvalidRequestError: If there is none, or one is wrong.
     """
     if not messages:
-        raise wrong("messages: got none, expected at least one. Say something to the model.")
+        raise InvalidRequestError(
+            "messages: got none, expected at least one. Say something to the model."
+        )
     try:
         return tuple(plain_message(one) for one in messages)
     except TypeError as error:
-        raise wrong(str(error)) from None
+        raise InvalidRequestError(str(error)) from None
 
 
 def clean_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
@@ -176,12 +178,12 @@ def clean_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], 
         tools: Schemas in OpenAI's form.
 
     Raises:
-        Refusal: If one is wrong.
+        InvalidRequestError: If one is wrong.
     """
     try:
         return plain_tools(list(tools)) if tools else ()
     except TypeError as error:
-        raise wrong(str(error)) from None
+        raise InvalidRequestError(str(error)) from None
 
 
 def choose_tools(
@@ -194,14 +196,14 @@ def choose_tools(
         choice: As ``ChatRequest.tool_choice``.
 
     Raises:
-        Refusal: If a call is wanted, and there is no function of that name, or none at all.
+        InvalidRequestError: If a call is wanted, and there is no function of that name, or none at all.
     """
     if choice == "none":
         return (), choice
     names = [one["function"]["name"] for one in tools]
     if choice != "auto":
         if choice not in names and not (choice == "required" and names):
-            raise wrong(
+            raise InvalidRequestError(
                 f"tool_choice: got {choice!r}, expected one of the functions in `tools`: {', '.join(names) or 'there are none'}. "
                 "Add it to `tools`."
             )
@@ -221,12 +223,12 @@ def stop_texts(given: Any, name: str) -> tuple[str, ...]:
         name: Name of the field.
 
     Raises:
-        Refusal: If it is anything else.
+        InvalidRequestError: If it is anything else.
     """
     texts = [] if given is None else [given] if isinstance(given, str) else given
     fine = isinstance(texts, list) and all(isinstance(one, str) and one for one in texts)
     if not fine or len(texts) > MOST_STOPS:
-        raise wrong(
+        raise InvalidRequestError(
             f"{name}: got {quoted(given)}, expected at most {MOST_STOPS} texts that are not empty. Correct the list."
         )
     return tuple(clean_text(one) for one in texts)
@@ -240,7 +242,7 @@ def format_instruction(form: Any, where: str) -> str:
         where: Name of the field.
 
     Raises:
-        Refusal: If it is anything else.
+        InvalidRequestError: If it is anything else.
     """
     kind = form.get("type") if isinstance(form, dict) else None
     if kind == "text":
@@ -250,7 +252,7 @@ def format_instruction(form: Any, where: str) -> str:
     inner = form.get("json_schema", form) if kind == "json_schema" else None
     schema = inner.get("schema") if isinstance(inner, dict) else None
     if not isinstance(schema, dict):
-        raise wrong(
+        raise InvalidRequestError(
             f"{where}: got {quoted(form)}, expected the type 'text', 'json_object', or 'json_schema' with a schema. "
             "Correct the field."
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentic_trl.endpoint.refusals import wrong
+from agentic_trl.endpoint.refusals import InvalidRequestError
 from agentic_trl.user_values import quoted
 
 logger = logging.getLogger(__name__)
@@ -26,14 +26,14 @@ def parse_json(text: bytes | str, where: str) -> Any:
         where: Its source, the subject of the refusal.
 
     Raises:
-        Refusal: If it is none, or is nested too deeply.
+        InvalidRequestError: If it is none, or is nested too deeply.
     """
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
-        raise _too_deep(where) from None
+        raise InvalidRequestError(_too_deep(where)) from None
     except ValueError as error:
-        raise wrong(
+        raise InvalidRequestError(
             f"{where}: got a text that is no JSON ({quoted(str(error))}), expected JSON. Send what the SDKs send."
         ) from None
     _check_depth(value, where)
@@ -44,11 +44,13 @@ def parse_object(text: bytes | str, where: str) -> dict[str, Any]:
     """Return a JSON object; see ``parse_json``.
 
     Raises:
-        Refusal: If it is none.
+        InvalidRequestError: If it is none.
     """
     value = parse_json(text, where)
     if not isinstance(value, dict):
-        raise wrong(f"{where}: got {quoted(value)}, expected a JSON object. Send an object.")
+        raise InvalidRequestError(
+            f"{where}: got {quoted(value)}, expected a JSON object. Send an object."
+        )
     return value
 
 
@@ -102,12 +104,14 @@ class Fields:
             body: A request.
 
         Raises:
-            Refusal: If a field is missing, has another type, or is not served.
+            InvalidRequestError: If a field is missing, has another type, or is not served.
         """
         given = {name: value for name, value in body.items() if value is not None}
         for name in self.required:
             if name not in given:
-                raise wrong(f"{name}: got none, expected {self.served[name].name}. Add the field.")
+                raise InvalidRequestError(
+                    f"{name}: got none, expected {self.served[name].name}. Add the field."
+                )
         for name, value in given.items():
             self._check(name, value)
         return {name: value for name, value in given.items() if name in self.served}
@@ -116,20 +120,25 @@ class Fields:
         if name in self.quiet:
             return
         if name in self.refused:
-            raise wrong(f"{name} is not served, got {quoted(value)}. {self.refused[name]}")
+            raise InvalidRequestError(
+                f"{name} is not served, got {quoted(value)}. {self.refused[name]}"
+            )
         kind = self.served.get(name) or self.sampling.get(name)
         if kind is None:
-            raise wrong(
+            raise InvalidRequestError(
                 f"{name}: got {quoted(value)}, expected one of the fields that are served: {', '.join(self.served)}. "
                 "Leave it out."
             )
         if not kind.holds(value):
-            raise wrong(f"{name}: got {quoted(value)}, expected {kind.name}. Correct the field.")
+            raise InvalidRequestError(
+                f"{name}: got {quoted(value)}, expected {kind.name}. Correct the field."
+            )
         if name in self.sampling:
             say_once(
                 f"An agent set {name}={quoted(value)}, which has no effect: the trainer's configuration says how "
-                "responses are sampled."
-            , key=name)
+                "responses are sampled.",
+                key=name,
+            )
 
 
 def say_once(sentence: str, *, key: str) -> None:
@@ -155,13 +164,11 @@ def _check_depth(value: Any, where: str) -> None:
         ]
         if not level:
             return
-    raise _too_deep(where)
+    raise InvalidRequestError(_too_deep(where))
 
 
-def _too_deep(where: str) -> Exception:
-    return wrong(
-        f"{where}: got JSON that is nested too deeply, expected at most {MAX_DEPTH} levels. Send it as a text."
-    )
+def _too_deep(where: str) -> str:
+    return f"{where}: got JSON that is nested too deeply, expected at most {MAX_DEPTH} levels. Send it as a text."
 
 
 def _no_constant(name: str) -> Any:

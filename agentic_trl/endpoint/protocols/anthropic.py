@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentic_trl.endpoint.protocols.events import Event, new_id, pieces
-from agentic_trl.endpoint.refusals import wrong
+from agentic_trl.endpoint.refusals import InvalidRequestError
 from agentic_trl.endpoint.talk import (
     ChatAnswer,
     ChatRequest,
@@ -78,7 +78,7 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
         retry: Number of times that it was sent before.
 
     Raises:
-        Refusal: If it is wrong, or asks for what is not served.
+        RefusedError: If it is wrong, or asks for what is not served.
     """
     given = FIELDS.read(body)
     system = text_of(given.get("system"), "system")
@@ -171,11 +171,11 @@ def _messages(message: Any) -> list[dict[str, Any]]:
     """Return the messages in OpenAI's form that a message makes: results of tools are messages of their own.
 
     Raises:
-        Refusal: If it is wrong.
+        InvalidRequestError: If it is wrong.
     """
     role = message.get("role") if isinstance(message, dict) else None
     if role not in ("user", "assistant"):
-        raise wrong(
+        raise InvalidRequestError(
             f"messages: got one with the role {quoted(role)}, expected user or assistant; what the system says stands in "
             "`system`. Correct the message."
         )
@@ -185,7 +185,7 @@ def _messages(message: Any) -> list[dict[str, Any]]:
     taken = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use")}[role]
     for kind in kinds:
         if kind not in taken:
-            raise wrong(
+            raise InvalidRequestError(
                 f"messages, role {role}: got a block of type {quoted(kind)}, expected {', '.join(taken)}: images, documents and "
                 "tools of the server are not served. Leave it out."
             )
@@ -202,9 +202,14 @@ def _messages(message: Any) -> list[dict[str, Any]]:
 
 
 def _result(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message of a result.
+
+    Raises:
+        InvalidRequestError: If it has no call.
+    """
     call = block.get("tool_use_id")
     if not isinstance(call, str) or not call:
-        raise wrong(
+        raise InvalidRequestError(
             f"messages: got a tool_result with the tool_use_id {quoted(call)}, expected the id of its call. Add it."
         )
     content = text_of(block.get("content"), "tool_result")
@@ -220,11 +225,11 @@ def _tool(tool: Any) -> dict[str, Any]:
     """Return a tool in OpenAI's form.
 
     Raises:
-        Refusal: If it is none of the agent's own.
+        InvalidRequestError: If it is none of the agent's own.
     """
     kind = tool.get("type") if isinstance(tool, dict) else tool
     if not isinstance(tool, dict) or kind not in (None, "custom"):
-        raise wrong(
+        raise InvalidRequestError(
             f"tools: got one of type {quoted(kind)}, expected functions of the agent's own, with `name` and `input_schema`. "
             "Leave tools of the server out."
         )
@@ -238,13 +243,13 @@ def _choice(given: Mapping[str, Any]) -> str:
     """Return the choice of tools as ``ChatRequest.tool_choice``.
 
     Raises:
-        Refusal: If it is none.
+        InvalidRequestError: If it is none.
     """
     kind, name = given.get("type"), given.get("name")
     if kind == "tool" and isinstance(name, str):
         return name
     if kind not in ("auto", "any", "none"):
-        raise wrong(
+        raise InvalidRequestError(
             f"tool_choice: got {quoted(given)}, expected the type 'auto', 'any', 'none', or 'tool' with a name. Correct the "
             "field."
         )

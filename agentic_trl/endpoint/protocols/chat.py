@@ -5,7 +5,7 @@ from time import time
 from typing import Any
 
 from agentic_trl.endpoint.protocols.events import Event, new_id, pieces
-from agentic_trl.endpoint.refusals import wrong
+from agentic_trl.endpoint.refusals import InvalidRequestError
 from agentic_trl.endpoint.talk import (
     ROLES,
     ChatAnswer,
@@ -96,20 +96,20 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
         retry: Number of times that it was sent before.
 
     Raises:
-        Refusal: If it is wrong, or asks for what is not served.
+        InvalidRequestError: If it is wrong, or asks for what is not served.
     """
     given = FIELDS.read(body)
     if given.get("n", 1) != 1:
-        raise wrong(
+        raise InvalidRequestError(
             f"n: got {given['n']}, expected 1, since an answer is a turn of an episode. Ask several times: each request is a "
             "sample of its own."
         )
     if given.get("top_logprobs", 0) != 0:
-        raise wrong(
+        raise InvalidRequestError(
             f"top_logprobs: got {given['top_logprobs']}, expected 0: only the sampled token is known. Leave it out."
         )
     if given.get("modalities", ["text"]) != ["text"]:
-        raise wrong(
+        raise InvalidRequestError(
             f"modalities: got {quoted(given['modalities'])}, expected ['text']. Ask for text."
         )
     limits = [given[one] for one in ("max_tokens", "max_completion_tokens") if one in given]
@@ -190,37 +190,51 @@ def _message(message: Any) -> dict[str, Any]:
     """Return a message whose content is a text, and whose arguments are objects.
 
     Raises:
-        Refusal: If it is wrong.
+        InvalidRequestError: If it is wrong.
     """
     role = message.get("role") if isinstance(message, dict) else None
     if role not in ROLES:
-        raise wrong(
+        raise InvalidRequestError(
             f"messages: got one with the role {quoted(role)}, expected {', '.join(ROLES)}. Correct the message."
         )
-    for name in ("audio", "function_call", "refusal"):
-        if message.get(name) is not None:
-            raise wrong(
-                f"messages: got one with {name!r}, which is not served, expected text and `tool_calls`. Leave it out."
-            )
     plain = {**message, "content": text_of(message.get("content"), f"messages, role {role}")}
     if plain.get("reasoning") is not None:
         plain.setdefault("reasoning_content", plain["reasoning"])
-    for name in ("tool_call_id", "name", "reasoning_content"):
-        if not isinstance(plain.get(name), str | None):
-            raise wrong(f"messages: got the {name} {quoted(plain[name])}, expected a text.")
-    if role == "tool" and not plain.get("tool_call_id"):
-        raise wrong(
-            "messages: got a result of a tool without `tool_call_id`, expected the id of its call. Add it."
-        )
+    _check_parts(plain)
     calls = plain.get("tool_calls")
     if calls is not None:
-        plain["tool_calls"] = [_read_call(one) for one in (calls if isinstance(calls, list) else [calls])]
+        listed = calls if isinstance(calls, list) else [calls]
+        plain["tool_calls"] = [_read_call(one) for one in listed]
     return plain
+
+
+def _check_parts(message: Mapping[str, Any]) -> None:
+    """Refuse a message with parts that are not served, or are no texts.
+
+    Raises:
+        InvalidRequestError: If it has one.
+    """
+    for name in ("audio", "function_call", "refusal"):
+        if message.get(name) is not None:
+            raise InvalidRequestError(
+                f"messages: got one with {name!r}, which is not served, expected text and `tool_calls`. Leave it out."
+            )
+    for name in ("tool_call_id", "name", "reasoning_content"):
+        if not isinstance(message.get(name), str | None):
+            raise InvalidRequestError(
+                f"messages: got the {name} {quoted(message[name])}, expected a text. Correct the message."
+            )
+    if message["role"] == "tool" and not message.get("tool_call_id"):
+        raise InvalidRequestError(
+            "messages: got a result of a tool without `tool_call_id`, expected the id of its call. Add it."
+        )
 
 
 def _read_call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
-    text = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict):
+        return call  # refused where messages are cleaned
+    text = function.get("arguments")
     if not isinstance(text, str):
         return call
     arguments = parse_object(text or "{}", "arguments of a call")
@@ -231,13 +245,13 @@ def _choice(given: Any) -> str:
     """Return the choice of tools as ``ChatRequest.tool_choice``.
 
     Raises:
-        Refusal: If it is none.
+        InvalidRequestError: If it is none.
     """
     if given in ("auto", "none", "required"):
         return str(given)
     function = given.get("function") if isinstance(given, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise wrong(
+        raise InvalidRequestError(
             f"tool_choice: got {quoted(given)}, expected 'auto', 'none', 'required', or {{'type': 'function', 'function': "
             "{'name': ...}}. Correct the field."
         )

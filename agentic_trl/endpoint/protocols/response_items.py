@@ -6,7 +6,7 @@ What the policy said in a response is several items there (reasoning, a message,
 from collections.abc import Mapping
 from typing import Any
 
-from agentic_trl.endpoint.refusals import wrong
+from agentic_trl.endpoint.refusals import InvalidRequestError
 from agentic_trl.endpoint.talk import ROLES, text_of
 from agentic_trl.endpoint.values import parse_object
 from agentic_trl.user_values import quoted
@@ -24,12 +24,12 @@ def read_items(given: Any) -> list[dict[str, Any]]:
         given: ``input``: a text, or a list of items.
 
     Raises:
-        Refusal: If it is anything else, or holds an item that is not served.
+        InvalidRequestError: If it is anything else, or holds an item that is not served.
     """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not isinstance(given, list):
-        raise wrong(
+        raise InvalidRequestError(
             f"input: got {quoted(given)}, expected a text or a list of items. Correct the field."
         )
     messages: list[dict[str, Any]] = []
@@ -56,11 +56,11 @@ def read_tool(tool: Any) -> dict[str, Any]:
         tool: An entry of ``tools``.
 
     Raises:
-        Refusal: If it is no function.
+        InvalidRequestError: If it is no function.
     """
     kind = tool.get("type") if isinstance(tool, dict) else tool
     if not isinstance(tool, dict) or kind != "function":
-        raise wrong(
+        raise InvalidRequestError(
             f"tools: got one of type {quoted(kind)}, expected functions, {{'type': 'function', 'name': ..., 'parameters': ...}}. "
             "Leave tools of the server out."
         )
@@ -73,28 +73,32 @@ def _kind(item: Any) -> str:
     """Return the type of an item.
 
     Raises:
-        Refusal: If it is none of ``KINDS``.
+        InvalidRequestError: If it is none of ``KINDS``.
     """
     given = item.get("type") if isinstance(item, dict) else None
     kind = "message" if isinstance(item, dict) and given is None and "role" in item else given
     if kind not in KINDS:
-        raise wrong(
+        raise InvalidRequestError(
             f"input: got an item of type {quoted(given)}, expected {', '.join(KINDS)}. Leave it out."
         )
     if kind == "message" and item.get("role") not in ROLES[:-1]:
-        raise wrong(
+        raise InvalidRequestError(
             f"input: got a message with the role {quoted(item.get('role'))}, expected {', '.join(ROLES[:-1])}. Correct it."
         )
     return str(kind)
 
 
 def _other(kind: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what somebody else said."""
+    """Return what somebody else said.
+
+    Raises:
+        InvalidRequestError: If a result has no call.
+    """
     if kind == "message":
         return {"role": item["role"], "content": text_of(item.get("content"), "input")}
     call = item.get("call_id")
     if not isinstance(call, str) or not call:
-        raise wrong(
+        raise InvalidRequestError(
             f"input: got a function_call_output with the call_id {quoted(call)}, expected the id of its call. Add it."
         )
     content = text_of(item.get("output"), "function_call_output")
@@ -110,8 +114,10 @@ def _add(message: dict[str, Any], kind: str, item: Mapping[str, Any]) -> None:
     elif kind == "message":
         message["content"] = text_of(item.get("content"), "input")
     else:
-        text = item.get("arguments")
-        arguments = parse_object(text or "{}", "arguments of a call") if isinstance(text, str | None) else text
+        said = item.get("arguments")
+        arguments = (
+            parse_object(said or "{}", "arguments of a call") if isinstance(said, str) else said
+        )
         function = {"name": item.get("name"), "arguments": arguments}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)

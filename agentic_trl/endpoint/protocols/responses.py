@@ -6,7 +6,7 @@ from typing import Any
 
 from agentic_trl.endpoint.protocols.events import Event, new_id, pieces
 from agentic_trl.endpoint.protocols.response_items import read_items, read_tool
-from agentic_trl.endpoint.refusals import wrong
+from agentic_trl.endpoint.refusals import InvalidRequestError
 from agentic_trl.endpoint.talk import (
     ChatAnswer,
     ChatRequest,
@@ -89,13 +89,13 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
         retry: Number of times that it was sent before.
 
     Raises:
-        Refusal: If it is wrong, or asks for what is not served.
+        InvalidRequestError: If it is wrong, or asks for what is not served.
     """
     given = FIELDS.read(body)
     if given.get("background"):
-        raise wrong("background: got true, expected false. Wait for the answer.")
+        raise InvalidRequestError("background: got true, expected false. Wait for the answer.")
     if given.get("top_logprobs", 0) != 0:
-        raise wrong(
+        raise InvalidRequestError(
             f"top_logprobs: got {given['top_logprobs']}, expected 0: only the sampled token is known. Leave it out."
         )
     said = given.get("instructions", "")
@@ -182,9 +182,7 @@ def _items(request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     if answer.reasoning_content:
         thought = {"type": "reasoning_text", "text": answer.reasoning_content}
-        items.append(
-            {"id": new_id("rs"), "type": "reasoning", "summary": [], "content": [thought]}
-        )
+        items.append({"id": new_id("rs"), "type": "reasoning", "summary": [], "content": [thought]})
     if answer.content or not answer.tool_calls:
         shown = answer.logprobs if request.logprobs else []
         part = {"type": "output_text", "text": answer.content, "annotations": []}
@@ -197,9 +195,7 @@ def _items(request: ChatRequest, answer: ChatAnswer) -> list[dict[str, Any]]:
     return items
 
 
-def _body(
-    request: ChatRequest, answer: ChatAnswer, items: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _body(request: ChatRequest, answer: ChatAnswer, items: list[dict[str, Any]]) -> dict[str, Any]:
     cut = answer.finish_reason == "length"
     return {
         "id": new_id("resp"),
@@ -231,13 +227,13 @@ def _choice(given: Any) -> str:
     """Return the choice of tools as ``ChatRequest.tool_choice``.
 
     Raises:
-        Refusal: If it is none.
+        InvalidRequestError: If it is none.
     """
     if given in ("auto", "none", "required"):
         return str(given)
     function = isinstance(given, dict) and given.get("type") == "function"
     if not function or not isinstance(given.get("name"), str):
-        raise wrong(
+        raise InvalidRequestError(
             f"tool_choice: got {quoted(given)}, expected 'auto', 'none', 'required', or {{'type': 'function', 'name': ...}}. "
             "Correct the field."
         )

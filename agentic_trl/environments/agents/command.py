@@ -106,9 +106,12 @@ class CommandProgram:
     def _watch(self, process: subprocess.Popen[bytes], session: Session) -> None:
         """Read what the program writes until it ends; note how it ended."""
         try:
-            output, errors = _read_until_end(process)
-            self._kill()  # what it left running
-            code = process.wait()
+            try:
+                output, errors = _read_until_end(process)
+            finally:
+                self._kill()  # what it left running, or itself if it cannot be watched
+                with self._lock:
+                    code = process.wait()
             words = error_text(errors.decode("utf-8", "replace")).strip()
             failed = ChildProcessError(_obituary(code, words)) if code else None
             self.outcome = Outcome(line=last_line(output), error=failed, words=words)

@@ -20,9 +20,8 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentic_trl.endpoint.session import Ended, Session
 from agentic_trl.endpoint.refusals import EPISODE_ENDED
-from agentic_trl.endpoint.session import ENDED
+from agentic_trl.endpoint.session import ENDED, Ended, Session
 from agentic_trl.endpoint.talk import ChatAnswer, ChatRequest
 from agentic_trl.environments.adapters.common import need
 from agentic_trl.environments.agents.command import CommandProgram

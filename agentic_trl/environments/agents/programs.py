@@ -98,9 +98,7 @@ class FunctionProgram:
     def start(self, task: Mapping[str, Any], place: Place, session: Session) -> None:
         """Start the agent; see ``Program.start``."""
         arguments = (dict(task), place, session)
-        self._thread = threading.Thread(
-            target=self._run, args=arguments, name="agent", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=arguments, name="agent", daemon=True)
         self._thread.start()
 
     def stop(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentic_trl.endpoint.refusals import Refusal
+from agentic_trl.endpoint.refusals import RefusedError
 from agentic_trl.endpoint.values import parse_json
 from agentic_trl.user_values import quoted, read_reward, read_success
 
@@ -47,9 +47,13 @@ def read_verdict(value: Any, where: str) -> Verdict | None:
             raise TypeError(
                 f"{where} is {quoted(value)}, expected a 'score' or named rewards in it. Add the score."
             )
-        total = sum(rewards.values()) if score is None else read_reward(score, f"The score of {where}")
+        total = (
+            sum(rewards.values()) if score is None else read_reward(score, f"The score of {where}")
+        )
         return Verdict(score=total, success=read_success(value, where), rewards=rewards)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) and not hasattr(value, "item"):
+    if isinstance(value, bool) or (
+        not isinstance(value, numbers.Real) and not hasattr(value, "item")
+    ):
         raise TypeError(
             f"{where} is {quoted(value)}, expected a score (a number), or a dictionary with 'score', 'success' and named "
             "rewards. Return one of them."
@@ -81,7 +85,7 @@ def read_line(line: str) -> Any:
     """
     try:
         return parse_json(line, "line") if line else None
-    except Refusal:
+    except RefusedError:
         raise ValueError(
             f"The last line that the agent's program wrote is {quoted(line)}, expected its score as JSON, such as 0.5 or "
             '{"score": 0.5, "success": true}. Print it last, or post it.'
