@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from agentic_trl.endpoint.http import AnswerResponse, read_body, wait_for_answer
 from agentic_trl.endpoint.protocols import anthropic, chat, responses
@@ -68,9 +69,20 @@ def make_app(find: Find) -> Starlette:
     routes += [
         Route("/v1/models", guarded(_models), methods=["GET"]),
         Route("/v1/sessions/rewards", guarded(_report), methods=["POST"]),
-        Route("/{path:path}", guarded(_unknown), methods=None),
+        Route("/{path:path}", _AnyMethod(guarded(_unknown))),
     ]
     return Starlette(routes=routes)
+
+
+class _AnyMethod:
+    """Serves a path whatever the method; starlette's functions have one."""
+
+    def __init__(self, serve: Callable[[Request], Awaitable[Response]]) -> None:
+        self._serve = serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._serve(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 async def _health(request: Request) -> Response:

@@ -152,7 +152,7 @@ def text_of(content: Any, where: str) -> str:
     return "".join(one["text"] for one in parts)
 
 
-def clean_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+def clean_messages(messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     """Return messages as the rollout takes them.
 
     Args:
@@ -171,7 +171,7 @@ def clean_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any
         raise InvalidRequestError(str(error)) from None
 
 
-def clean_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+def clean_tools(tools: Sequence[Any]) -> tuple[Mapping[str, Any], ...]:
     """Return schemas of functions as the rollout takes them.
 
     Args:

@@ -36,7 +36,8 @@ def parse_json(text: bytes | str, where: str) -> Any:
         raise InvalidRequestError(
             f"{where}: got a text that is no JSON ({quoted(str(error))}), expected JSON. Send what the SDKs send."
         ) from None
-    _check_depth(value, where)
+    if isinstance(value, dict | list):
+        _check_depth(value, where)
     return value
 
 
@@ -155,13 +156,9 @@ def say_once(sentence: str, *, key: str) -> None:
 
 def _check_depth(value: Any, where: str) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+    for _ in range(MAX_DEPTH):
+        inside = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for several in inside for one in several if isinstance(one, dict | list)]
         if not level:
             return
     raise InvalidRequestError(_too_deep(where))
