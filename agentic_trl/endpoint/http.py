@@ -22,7 +22,8 @@ BODY_SECONDS = 30.0
 """Seconds in which a body has to come."""
 
 HEAD_SECONDS = 10.0
-"""Seconds in which the first line and the headers of a request have to come, once a connection is open."""
+"""Seconds in which the first line and the headers of a request have to come, once a connection is open, and the rest of a
+body that was refused."""
 
 WRITE_SECONDS = 60.0
 """Seconds in which an answer has to be taken."""
@@ -60,9 +61,9 @@ class GuardedProtocol(H11Protocol):
             data: Bytes.
         """
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if not self._owes():
             self._head_came()
-        elif self.conn.trailing_data[0] and self._head is None:
+        elif self._head is None:
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -73,6 +74,12 @@ class GuardedProtocol(H11Protocol):
         """
         self._head_came()
         super().connection_lost(exc)
+
+    def _owes(self) -> bool:
+        """Whether a head has begun, or the rest of a body comes that nobody reads."""
+        if self.conn.their_state is h11.IDLE:
+            return bool(self.conn.trailing_data[0])
+        return self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
 
     def _expect_head(self) -> None:
         self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
