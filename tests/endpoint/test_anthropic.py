@@ -91,7 +91,12 @@ def test_results_in_blocks_and_results_alone(hello):
 
 
 def test_the_choice_of_tools(hello):
-    for choice in ({"type": "auto"}, {"type": "any"}, {"type": "none"}, {"type": "tool", "name": "add"}):
+    for choice in (
+        {"type": "auto"},
+        {"type": "any"},
+        {"type": "none"},
+        {"type": "tool", "name": "add"},
+    ):
         ask(hello, tools=[OWN_TOOL], tool_choice=choice)
     assert [one.tool_choice for one in hello.asked] == ["auto", "required", "none", "add"]
     assert [len(one.tools) for one in hello.asked] == [1, 1, 0, 1]
@@ -106,7 +111,9 @@ def test_refusals_are_its_exceptions(hello):
         anthropic.Anthropic(base_url=hello.endpoint.url, api_key="no").messages.create(
             model="m", max_tokens=1, messages=USER
         )
-    with pytest.raises(anthropic.BadRequestError, match="images, documents and tools of the server"):
+    with pytest.raises(
+        anthropic.BadRequestError, match="images, documents and tools of the server"
+    ):
         image = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
         ask(hello, messages=[{"role": "user", "content": [image]}])
     hello.session.close("context_length_exceeded", "Too long.")

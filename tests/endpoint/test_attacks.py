@@ -37,7 +37,9 @@ def fine(one):
 
 def test_a_body_that_is_too_large(hello):
     client = openai.OpenAI(base_url=hello.endpoint.base_url, api_key=hello.key, max_retries=2)
-    with pytest.raises(openai.APIStatusError, match="Got a body of more than 8388608 bytes") as caught:
+    with pytest.raises(
+        openai.APIStatusError, match="Got a body of more than 8388608 bytes"
+    ) as caught:
         client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": "x" * 9 * MEGABYTE}]
         )
@@ -48,7 +50,9 @@ def test_a_body_that_is_too_large(hello):
 
 def test_a_body_of_almost_the_limit(hello):
     text = "x" * (8 * MEGABYTE - 200)
-    answer = post(hello.endpoint, CHAT, {"messages": [{"role": "user", "content": text}]}, hello.key)
+    answer = post(
+        hello.endpoint, CHAT, {"messages": [{"role": "user", "content": text}]}, hello.key
+    )
     assert answer[0] == 200
     assert len(hello.asked[0].messages[0]["content"]) == len(text)
 
@@ -256,7 +260,9 @@ def test_sessions_are_bounded(monkeypatch):
     monkeypatch.setattr(server, "MAX_SESSIONS", 3)
     endpoint = Endpoint()
     open_ones = [endpoint.open() for _ in range(3)]
-    with pytest.raises(RuntimeError, match="The endpoint got a session beyond its 3, expected fewer"):
+    with pytest.raises(
+        RuntimeError, match="The endpoint got a session beyond its 3, expected fewer"
+    ):
         endpoint.open()
     open_ones[0].close()
     endpoint.open()

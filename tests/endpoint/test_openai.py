@@ -97,7 +97,11 @@ def test_a_long_text_comes_in_pieces():
 def test_the_history_comes_back_as_it_was_sent():
     with served(CALLS, HELLO) as one:
         first = ask(one, tools=[TOOL]).choices[0].message
-        result = {"role": "tool", "tool_call_id": "call00001", "content": [{"type": "text", "text": "2"}]}
+        result = {
+            "role": "tool",
+            "tool_call_id": "call00001",
+            "content": [{"type": "text", "text": "2"}],
+        }
         ask(one, messages=[*USER, first, result], tools=[TOOL])
         history = one.asked[1].messages
     assert history[1] == {
@@ -221,7 +225,8 @@ def test_a_response_with_calls_and_its_history(way):
         first = way(one, tools=[FUNCTION])
         calls = [item for item in first.output if item.type == "function_call"]
         results = [
-            {"type": "function_call_output", "call_id": call.call_id, "output": "2"} for call in calls
+            {"type": "function_call_output", "call_id": call.call_id, "output": "2"}
+            for call in calls
         ]
         asked = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
         way(one, input=[*asked, *first.output, *results], tools=[FUNCTION])

@@ -77,10 +77,18 @@ CASES = [
     (CHAT, {"messages": USER, "stop": [""]}, "stop: got [''], expected at most 16 texts"),
     (CHAT, {"messages": USER, "stop": ["a"] * 17}, "expected at most 16 texts"),
     (CHAT, {"messages": USER, "functions": []}, "functions is not served, got []. Give `tools`."),
-    (CHAT, {"messages": USER, "guided_json": {}}, "guided_json: got {}, expected one of the fields"),
+    (
+        CHAT,
+        {"messages": USER, "guided_json": {}},
+        "guided_json: got {}, expected one of the fields",
+    ),
     (CHAT, {"messages": USER, "tools": [3]}, "A tool is 3, expected"),
     (CHAT, {"messages": USER, "tools": [{"type": "custom"}]}, "A tool is {'type': 'custom'}"),
-    (CHAT, {"messages": USER, "tools": [TOOL], "tool_choice": 3}, "tool_choice: got 3, expected 'auto'"),
+    (
+        CHAT,
+        {"messages": USER, "tools": [TOOL], "tool_choice": 3},
+        "tool_choice: got 3, expected 'auto'",
+    ),
     (
         CHAT,
         {"messages": USER, "tools": [TOOL], "tool_choice": {"function": {"name": "sub"}}},
@@ -105,23 +113,47 @@ CASES = [
     (RESPONSES, {"input": [{"role": "tool"}]}, "input: got a message with the role 'tool'"),
     (RESPONSES, {"input": [{"role": "user", "content": FILE}]}, "a part of type 'input_file'"),
     (RESPONSES, {"input": [{"type": "function_call_output"}]}, "with the call_id None, expected"),
-    (RESPONSES, {"input": [{"type": "function_call", "name": "x", "arguments": 3}]}, "A call of a tool"),
+    (
+        RESPONSES,
+        {"input": [{"type": "function_call", "name": "x", "arguments": 3}]},
+        "A call of a tool",
+    ),
     (RESPONSES, {"input": "hi", "previous_response_id": "x"}, "Send the whole history in `input`"),
     (RESPONSES, {"input": "hi", "conversation": "x"}, "conversation is not served, got 'x'."),
     (RESPONSES, {"input": "hi", "background": True}, "background: got true, expected false"),
     (RESPONSES, {"input": "hi", "top_logprobs": 1}, "top_logprobs: got 1, expected 0"),
     (RESPONSES, {"input": "hi", "tools": [{"type": "web_search"}]}, "got one of type 'web_search'"),
-    (RESPONSES, {"input": "hi", "tool_choice": {"type": "mcp"}}, "tool_choice: got {'type': 'mcp'}"),
-    (RESPONSES, {"input": "hi", "text": {"format": {"type": "x"}}}, "text.format: got {'type': 'x'}"),
+    (
+        RESPONSES,
+        {"input": "hi", "tool_choice": {"type": "mcp"}},
+        "tool_choice: got {'type': 'mcp'}",
+    ),
+    (
+        RESPONSES,
+        {"input": "hi", "text": {"format": {"type": "x"}}},
+        "text.format: got {'type': 'x'}",
+    ),
     (ANTHROPIC, {"messages": USER}, "max_tokens: got none, expected a whole number of 1 or more"),
-    (ANTHROPIC, said("system", content="x"), "messages: got one with the role 'system', expected user"),
-    (ANTHROPIC, said("user", content=IMAGE), "a block of type 'image_url', expected text, tool_result"),
+    (
+        ANTHROPIC,
+        said("system", content="x"),
+        "messages: got one with the role 'system', expected user",
+    ),
+    (
+        ANTHROPIC,
+        said("user", content=IMAGE),
+        "a block of type 'image_url', expected text, tool_result",
+    ),
     (ANTHROPIC, said("assistant", content=WORDS), "thinking: got a part of type None"),
     (ANTHROPIC, said("user", content=[{"type": "tool_result"}]), "with the tool_use_id None"),
     (ANTHROPIC, {"messages": USER, "system": 3}, "system: got a part of type 3"),
     (ANTHROPIC, {"messages": USER, "tools": [{"type": "bash_20250124"}]}, "type 'bash_20250124'"),
     (ANTHROPIC, {"messages": USER, "tools": [{}]}, "A tool is {"),
-    (ANTHROPIC, {"messages": USER, "tool_choice": {"type": "tool"}}, "tool_choice: got {'type': 'tool'}"),
+    (
+        ANTHROPIC,
+        {"messages": USER, "tool_choice": {"type": "tool"}},
+        "tool_choice: got {'type': 'tool'}",
+    ),
     (ANTHROPIC, {"messages": USER, "stop_sequences": [3]}, "stop_sequences: got [3], expected"),
     (ANTHROPIC, {"messages": USER, "container": "x"}, "container is not served, got 'x'."),
     (REWARDS, {}, "Got neither `reward` nor `score`, expected"),
@@ -168,7 +200,11 @@ def test_every_sentence_has_a_case():
     for path in sorted((ROOT / "agentic_trl" / "endpoint").rglob("*.py")):
         for line, parts in sentences(path):
             pieces = [one for one in parts if len(one) > 8]
-            told = any(piece in word or word in piece or near(piece, word) for piece in pieces for word in words)
+            told = any(
+                piece in word or word in piece or near(piece, word)
+                for piece in pieces
+                for word in words
+            )
             if not told and not any(near(piece, elsewhere) for piece in pieces):
                 missing.append((path.name, line, parts))
     assert missing == []
@@ -186,12 +222,16 @@ def sentences(path):
             continue
         texts = [one for one in node.exc.args if isinstance(one, ast.JoinedStr | ast.Constant)]
         values = [v for one in texts for v in getattr(one, "values", [one])]
-        parts = [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+        parts = [
+            v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)
+        ]
         if any(" " in one for one in parts):
             yield node.lineno, parts
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, ANTHROPIC, REWARDS, "/v1/models", "/v1", "/", "/x/y"])
+@pytest.mark.parametrize(
+    "path", [CHAT, RESPONSES, ANTHROPIC, REWARDS, "/v1/models", "/v1", "/", "/x/y"]
+)
 @pytest.mark.parametrize("key", ["", "no", "sk-agent-" + "x" * 43, "x" * 5000])
 def test_strangers(hello, path, key):
     method = "GET" if path == "/v1/models" else "POST"
@@ -224,7 +264,10 @@ def test_a_key_in_either_header(hello):
 def test_what_is_not_served(hello, method, path):
     status, answer, _ = post(hello.endpoint, path, {}, hello.key, method=method)
     assert status == 404
-    assert f"Got {method} {path}, which is not served, expected one of /v1/chat" in answer["error"]["message"]
+    assert (
+        f"Got {method} {path}, which is not served, expected one of /v1/chat"
+        in answer["error"]["message"]
+    )
     assert (answer["error"]["type"], answer["error"]["code"]) == ("not_found_error", "not_found")
 
 
@@ -250,7 +293,9 @@ def test_rewards_are_taken(hello):
 
 
 def test_an_answer_has_a_reason_to_end():
-    with pytest.raises(ValueError, match="finish_reason: got 'tired', expected one of stop, length, tool_calls"):
+    with pytest.raises(
+        ValueError, match="finish_reason: got 'tired', expected one of stop, length, tool_calls"
+    ):
         ChatAnswer.of({"finish_reason": "tired"})
     assert ChatAnswer.of({"tool_calls": [CALL]}).finish_reason == "tool_calls"
     assert ChatAnswer.of({}).finish_reason == "stop"

@@ -53,7 +53,9 @@ def ask_openai(one, *, stream=False):
     def ask(url):
         client = openai.OpenAI(base_url=f"{url}/v1", api_key=one.key, max_retries=3)
         if not stream:
-            return client.chat.completions.create(model="m", messages=USER).choices[0].message.content
+            return (
+                client.chat.completions.create(model="m", messages=USER).choices[0].message.content
+            )
         chunks = client.chat.completions.create(model="m", messages=USER, stream=True)
         return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
 
@@ -113,7 +115,16 @@ def test_the_same_body_at_another_interface_is_another_request():
 def test_a_count_of_retries_that_is_none(hello, count):
     headers = {"x-stainless-retry-count": count.encode("latin-1")}
     for _ in range(2):
-        assert post(hello.endpoint, "/v1/chat/completions", {"messages": USER}, hello.key, headers=headers)[0] == 200
+        assert (
+            post(
+                hello.endpoint,
+                "/v1/chat/completions",
+                {"messages": USER},
+                hello.key,
+                headers=headers,
+            )[0]
+            == 200
+        )
     assert len(hello.asked) == 2
 
 
@@ -152,5 +163,3 @@ def test_what_waits_at_the_end_is_refused(slow):
     assert caught.value.code == "context_length_exceeded"
     assert len(slow.asked) == 1
     slow.event.set()
-
-

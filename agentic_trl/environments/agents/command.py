@@ -51,6 +51,7 @@ class CommandProgram:
             folder: Where it runs; ``None`` for this process's.
         """
         self.outcome: Outcome | None = None
+        """How it ended; ``None`` while it runs."""
         self._command = list(command)
         self._variables = dict(variables)
         self._folder = folder
@@ -59,7 +60,12 @@ class CommandProgram:
         self._lock = threading.Lock()
 
     def start(self, task: Mapping[str, Any], place: Place, session: Session) -> None:
-        """Start the program; see ``Program.start``.
+        """Start the program.
+
+        Args:
+            task: Columns of the task.
+            place: Where the policy is.
+            session: Closed when the program ends.
 
         Raises:
             FileNotFoundError: If there is no such program.
@@ -95,7 +101,11 @@ class CommandProgram:
         self._watcher.start()
 
     def stop(self, seconds: float) -> None:
-        """Wait for the end of the program, then kill it; see ``Program.stop``."""
+        """Wait for the end of the program, whose session is closed.
+
+        Args:
+            seconds: How long to wait before it is killed.
+        """
         if self._watcher is None:
             return
         self._watcher.join(seconds)

@@ -15,9 +15,7 @@ Contract:
   killed with all that it started, and a thread is left behind, with a warning.
 """
 
-import functools
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from agentic_trl.endpoint.refusals import EPISODE_ENDED
@@ -25,13 +23,13 @@ from agentic_trl.endpoint.session import ENDED, Ended, Session
 from agentic_trl.endpoint.talk import ChatAnswer, ChatRequest
 from agentic_trl.environments.adapters.common import need
 from agentic_trl.environments.agents.command import CommandProgram
-from agentic_trl.environments.agents.programs import FunctionProgram, Outcome, Place, Program
+from agentic_trl.environments.agents.programs import FunctionProgram, Outcome, Place, agent_of
 from agentic_trl.environments.agents.verdict import Verdict, read_line, read_verdict
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
-from agentic_trl.user_values import as_texts, quoted
+from agentic_trl.user_values import as_texts
 
-Solve = Callable[..., Any] | str
-"""A function ``solve(task, endpoint)``, coroutine function or not, or ``"module:function"``."""
+Program = FunctionProgram | CommandProgram
+"""What runs an agent."""
 
 MODEL = "policy"
 """Name of the model."""
@@ -48,9 +46,9 @@ class AgentEpisode(TextEnv):
 
     def __init__(
         self,
-        solve: Solve | None = None,
+        solve: Any = None,
         *,
-        command: Sequence[str] | None = None,
+        command: Any = None,
         variables: Mapping[str, str] | None = None,
         folder: str | None = None,
         earns_rewards: bool = True,
@@ -61,8 +59,9 @@ class AgentEpisode(TextEnv):
         """Bind an agent, either a function or a command.
 
         Args:
-            solve: Called with the task, a dictionary, and the endpoint: ``base_url``, ``api_key``, ``model``.
-            command: A program and its arguments, without a shell; ``python`` is this interpreter.
+            solve: A function, coroutine function or not, or ``"module:function"``; called with the task, a dictionary,
+                and the endpoint: ``base_url``, ``api_key``, ``model``.
+            command: A list, a program and its arguments, without a shell; ``python`` is this interpreter.
             variables: Environment variables of the program.
             folder: Folder that the program runs in.
             earns_rewards: Whether the agent scores itself; if not, reward functions alone do.
@@ -73,28 +72,16 @@ class AgentEpisode(TextEnv):
         Raises:
             ImportError: If the packages of the extra ``agents`` are not installed.
             TypeError: If there is no agent, or both a function and a command.
-            ValueError: If a number of seconds is not positive.
+            ValueError: If a number of seconds is not positive, or the command is empty.
         """
         for module in ("starlette", "uvicorn"):
             need(module, "agents")
-        if (solve is None) == (command is None):
-            raise TypeError(
-                f"An agent got solve={quoted(solve)} and command={quoted(command)}, expected one of them: a function "
-                "`solve(task, endpoint)`, or a list such as ['python', 'solve.py']. Give one."
-            )
-        function = pkgutil.resolve_name(solve) if isinstance(solve, str) else solve
-        if function is not None and not callable(function):
-            raise TypeError(
-                f"solve: got {quoted(solve)}, expected a function `solve(task, endpoint)`. Give a function."
-            )
-        if isinstance(command, str):
-            raise TypeError(
-                f"command: got the text {command!r}, expected a list: no shell reads it. Give {command.split()}."
-            )
         for name, seconds in (("timeout", timeout), ("grace", grace)):
             if not seconds > 0:
-                raise ValueError(f"{name}: got {seconds}, expected a positive number of seconds.")
-        self._solve = function
+                raise ValueError(
+                    f"{name}: got {seconds}, expected a positive number of seconds. Give one."
+                )
+        self._solve = agent_of(solve, command)
         self._command = () if command is None else as_texts("command", command)
         self._variables = {str(name): str(one) for name, one in (variables or {}).items()}
         self._folder = folder
@@ -260,32 +247,14 @@ class AgentEpisode(TextEnv):
             return Verdict(score=posted.score, success=posted.success)
         silent = session.posted or not self.earns_rewards
         if self._solve is not None:
-            found = read_verdict(outcome.said, "What `solve` returned")
+            found = read_verdict(outcome.said, "`solve`'s return value")
         elif silent:  # its output is its own
             found = None
         else:
-            found = read_verdict(read_line(outcome.line), "The last line of the program")
+            found = read_verdict(read_line(outcome.line), "stdout's last line")
         if found is None and not silent:
             raise RuntimeError(
                 "The agent ended without a score, expected one: returned by `solve`, as the last line of JSON of a program, or "
                 "posted to /v1/sessions/rewards. Give one, or earns_rewards=False where reward functions alone score."
             )
         return found
-
-
-class AgentEnv(functools.partial[AgentEpisode]):
-    """An agent to train: give it to a trainer as ``environment``; calling it makes the environment of an episode.
-
-    ``AgentEnv(solve)`` with a function ``solve(task, endpoint)``, or ``AgentEnv(command=["python", "solve.py"])``. The
-    arguments are those of ``AgentEpisode``.
-    """
-
-    def __new__(cls, solve: Any = None, **arguments: Any) -> "AgentEnv":
-        """Bind an agent.
-
-        Args:
-            solve: See ``AgentEpisode``.
-            **arguments: See ``AgentEpisode``.
-        """
-        given = arguments if solve is None else {"solve": solve, **arguments}
-        return super().__new__(cls, AgentEpisode, **given)

@@ -7,12 +7,14 @@ does; ``stop``, after the session was closed, is bounded.
 import asyncio
 import inspect
 import logging
+import pkgutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from agentic_trl.endpoint.session import Session
+from agentic_trl.user_values import quoted
 
 logger = logging.getLogger(__name__)
 
@@ -58,29 +60,6 @@ class Outcome:
     """The end of what its program complained of."""
 
 
-class Program(Protocol):
-    """An agent that runs."""
-
-    outcome: Outcome | None
-    """How it ended; ``None`` while it runs."""
-
-    def start(self, task: Mapping[str, Any], place: Place, session: Session) -> None:
-        """Start the agent.
-
-        Args:
-            task: Columns of the task.
-            place: Where the policy is.
-            session: Closed when the agent ends.
-        """
-
-    def stop(self, seconds: float) -> None:
-        """Wait for the end of the agent, whose session is closed.
-
-        Args:
-            seconds: How long to wait before it is killed or, where that cannot be, left behind.
-        """
-
-
 class FunctionProgram:
     """An agent that is a function of this process, in a thread of its own."""
 
@@ -91,18 +70,29 @@ class FunctionProgram:
             solve: Gets the task and the place; may be a coroutine function.
         """
         self.outcome: Outcome | None = None
+        """How it ended; ``None`` while it runs."""
         self._solve = solve
         self._thread: threading.Thread | None = None
         self._cancel: Callable[[], Any] | None = None
 
     def start(self, task: Mapping[str, Any], place: Place, session: Session) -> None:
-        """Start the agent; see ``Program.start``."""
+        """Start the agent.
+
+        Args:
+            task: Columns of the task.
+            place: Where the policy is.
+            session: Closed when the agent ends.
+        """
         arguments = (dict(task), place, session)
         self._thread = threading.Thread(target=self._run, args=arguments, name="agent", daemon=True)
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Wait for the end of the agent; see ``Program.stop``."""
+        """Wait for the end of the agent, whose session is closed.
+
+        Args:
+            seconds: How long to wait before it is left behind.
+        """
         if self._thread is None:
             return
         self._thread.join(seconds / 2)
@@ -145,3 +135,38 @@ def _say_left_behind(seconds: float) -> None:
             "killed. This is said once.",
             seconds,
         )
+
+
+def agent_of(solve: Any, command: Any) -> Callable[..., Any] | None:
+    """Return the function that is the agent; ``None`` if the command is.
+
+    Args:
+        solve: A function, its name, or ``None``.
+        command: A list, or ``None``.
+
+    Raises:
+        TypeError: If there is neither, or both, or one is something else.
+        ValueError: If the command is empty.
+    """
+    if (solve is None) == (command is None):
+        raise TypeError(
+            f"An agent got solve={quoted(solve)} and command={quoted(command)}, expected one of them: a function "
+            "`solve(task, endpoint)`, or a list such as ['python', 'solve.py']. Give one."
+        )
+    if isinstance(command, str):
+        raise TypeError(
+            f"command: got the text {command!r}, expected a list: no shell reads it. Give {command.split()}."
+        )
+    if solve is None:
+        if not command:
+            raise ValueError(
+                "command: got no program, expected a list with one and its arguments. Give ['python', 'solve.py']."
+            )
+        return None
+    function = pkgutil.resolve_name(solve) if isinstance(solve, str) else solve
+    if not callable(function):
+        raise TypeError(
+            f"solve: got {quoted(solve)}, expected a function `solve(task, endpoint)`. Give a function."
+        )
+    found: Callable[..., Any] = function
+    return found
