@@ -111,10 +111,10 @@ def test_refusals_are_its_exceptions(hello):
         anthropic.Anthropic(base_url=hello.endpoint.url, api_key="no").messages.create(
             model="m", max_tokens=1, messages=USER
         )
+    image = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
     with pytest.raises(
         anthropic.BadRequestError, match="images, documents and tools of the server"
     ):
-        image = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
         ask(hello, messages=[{"role": "user", "content": [image]}])
     hello.session.close("context_length_exceeded", "Too long.")
     with pytest.raises(anthropic.BadRequestError, match=r"Too long\.") as caught:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import openai
 import psutil
@@ -110,6 +111,14 @@ def heard_on(line):
     return response.status, json.loads(response.read())
 
 
+def closed(line):
+    """Whether the server closes a connection."""
+    try:
+        return line.recv(100) == b""
+    except ConnectionError:
+        return True
+
+
 def test_a_body_that_was_refused_and_goes_on(hello, monkeypatch):
     monkeypatch.setattr(endpoint_http, "HEAD_SECONDS", 0.3)
     with socket.create_connection(address(hello.endpoint), timeout=10) as line:
@@ -117,7 +126,7 @@ def test_a_body_that_was_refused_and_goes_on(hello, monkeypatch):
         line.sendall(head.encode())
         assert heard_on(line)[0] == 401
         began = time.monotonic()
-        with pytest.raises(OSError):  # noqa: PT011
+        with suppress(OSError):
             while time.monotonic() - began < 10:
                 line.sendall(b"x")
                 time.sleep(0.05)
@@ -130,9 +139,7 @@ def test_a_head_that_does_not_come(hello, monkeypatch, sent):
     with socket.create_connection(address(hello.endpoint), timeout=10) as line:
         line.sendall(sent)
         began = time.monotonic()
-        with pytest.raises(OSError):  # noqa: PT011  (the end of a connection that was cut has several words)
-            if not line.recv(100):
-                raise ConnectionError
+        assert closed(line)
         assert 0.2 < time.monotonic() - began < 5
 
 
@@ -144,9 +151,7 @@ def test_the_second_head_of_a_connection(hello, monkeypatch):
             assert heard_on(line)[0] == 200
             time.sleep(0.5)
         line.sendall(b"POST / HTT")
-        with pytest.raises(OSError):  # noqa: PT011
-            if not line.recv(100):
-                raise ConnectionError
+        assert closed(line)
 
 
 def test_an_answer_that_takes_long_is_no_slow_head(monkeypatch):
@@ -305,7 +310,11 @@ def test_a_process_with_a_server_ends_and_forks():
         "pid and os.waitpid(pid, 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore", "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert sorted(done.stdout.split()) == ["False", "True"], done.stderr
     assert (done.returncode, done.stderr) == (0, "")

@@ -108,10 +108,11 @@ class CommandProgram:
         """
         if self._watcher is None:
             return
-        self._watcher.join(seconds)
-        if self._watcher.is_alive():
+        try:
+            self._watcher.join(seconds)
+        finally:  # a pool that closes interrupts what takes long
             self._kill()
-            self._watcher.join(seconds + LAST_WORDS)
+        self._watcher.join(seconds + LAST_WORDS)
 
     def _watch(self, process: subprocess.Popen[bytes], session: Session) -> None:
         """Read what the program writes until it ends; note how it ended."""

@@ -53,7 +53,7 @@ class AgentEpisode(TextEnv):
         folder: str | None = None,
         earns_rewards: bool = True,
         timeout: float = 600.0,
-        grace: float = 5.0,
+        grace: float = 3.0,
         host: str = "127.0.0.1",
     ) -> None:
         """Bind an agent, either a function or a command.

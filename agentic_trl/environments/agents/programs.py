@@ -10,7 +10,7 @@ import logging
 import pkgutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentic_trl.endpoint.session import Session
@@ -27,11 +27,11 @@ class Place:
     """For OpenAI's SDK; ends in ``/v1``."""
     anthropic_url: str
     """The same server for Anthropic's SDK."""
-    api_key: str
+    api_key: str = field(repr=False)
     """Names the episode; tell nobody."""
     model: str
     """Name of the model; any other will do."""
-    _session: Session
+    _session: Session = field(repr=False)
 
     def report(
         self, *, reward: float = 0.0, score: float | None = None, success: bool | None = None

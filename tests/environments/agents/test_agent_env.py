@@ -199,7 +199,7 @@ def test_an_agent_that_neither_asks_nor_ends(caplog, monkeypatch):
     stop = threading.Event()
     env = AgentEnv(lambda task, endpoint: stop.wait(60), timeout=0.2, grace=0.2)()
     for _ in range(2):
-        with pytest.raises(TimeoutError, match="neither asked nor ended for timeout=0.2 seconds"):
+        with pytest.raises(TimeoutError, match=r"neither asked nor ended for timeout=0\.2 seconds"):
             env.reset()
     began = time.monotonic()
     env.close()
@@ -271,6 +271,7 @@ def test_each_episode_has_a_key_of_its_own():
     play(AgentEnv(solve)())
     play(AgentEnv(solve)())
     assert places[0].api_key != places[1].api_key
+    assert places[0].api_key not in repr(places[0])
     assert places[0].base_url == places[1].base_url == shared_endpoint().base_url
     with pytest.raises(RuntimeError, match="episode_ended"):
         call(places[0])

@@ -40,11 +40,8 @@ def agent(tmp_path):
 
 def alive(path):
     """Processes that run a program of this test."""
-    named = []
-    for one in psutil.process_iter(["cmdline"]):
-        if str(path) in " ".join(one.info["cmdline"] or ()):
-            named.append(one.pid)
-    return named
+    running = psutil.process_iter(["cmdline"])
+    return [one.pid for one in running if str(path) in " ".join(one.info["cmdline"] or ())]
 
 
 def gone(path):
@@ -141,7 +138,7 @@ def test_a_program_that_asks_nothing(agent):
         RuntimeError, match=r"ended before it asked(?s:.*)The end of its stderr:\nmy key is missing"
     ):
         agent("sys.stderr.write('my key is missing'); print(1)").reset()
-    with pytest.raises(RuntimeError, match="exit code 1(?s:.*)NameError"):
+    with pytest.raises(RuntimeError, match=r"exit code 1(?s:.*)NameError"):
         agent("nothing").reset()
 
 
@@ -262,7 +259,7 @@ def test_output_is_bounded(agent, monkeypatch):
         env.step(YES)
     env = agent("call()\nsys.stderr.write('e' * 50000 + ' the end'); sys.exit(1)")
     env.reset()
-    with pytest.raises(RuntimeError, match="the end$") as caught:
+    with pytest.raises(RuntimeError, match=r"the end$") as caught:
         env.step(YES)
     assert len(str(caught.value)) < 1200
 
@@ -322,3 +319,21 @@ def test_the_name_in_a_recipe(tmp_path):
     path = tmp_path / "solve.py"
     path.write_text(PRELUDE + "call(); print(0.5)")
     assert play(make_env("agent", command=["python", str(path)]))[0] == [0.5]
+
+
+def test_a_close_that_is_interrupted_kills(agent, tmp_path):
+    """As a pool of environments does that closes those of its own thread: an exception in the middle of the wait."""
+
+    def late(*_):
+        raise TimeoutError
+
+    env = agent(STUBBORN, grace=30.0)
+    env.reset()
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(TimeoutError):
+            env.close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert gone(tmp_path / "solve.py")
