@@ -20,6 +20,8 @@ from agentic_trl.environments.agents import programs
 from agentic_trl.environments.agents.env import AgentEpisode
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.environments.registry import resolve_environment
+from agentic_trl.rollout.env_pool.checked_calls import Host
+from agentic_trl.rollout.env_pool.process import RemoteHost
 from tests.environments.agents.agents import YES, call, play
 
 
@@ -356,3 +358,31 @@ def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ImportError, match=r'pip install "agentic_trl\[agents\]"'):
         AgentEnv(nothing)()
+
+
+def test_it_lives_in_a_workers_process():
+    """With an endpoint of that process; its agent ends with it."""
+    host = RemoteHost(cloudpickle.dumps(AgentEnv(says(1))))
+    assert host.call("open").failure is None
+    for _ in range(2):
+        opened = host.call("reset", 1, {})
+        assert opened.failure is None, opened.failure
+        assert opened.value.observation == ""
+        stepped = host.call("step", YES)
+        assert stepped.failure is None
+        assert (stepped.value.reward, stepped.value.terminated) == (1.0, True)
+    host.call("close")
+
+
+def test_the_failure_of_an_agent_has_its_traceback():
+    def solve(task, endpoint):
+        call(endpoint)
+        raise ValueError("broken here")
+
+    host = Host(AgentEnv(solve))
+    host.call("open")
+    assert host.call("reset", 1, {}).failure is None
+    failure = host.call("step", YES).failure
+    assert failure.error == "RuntimeError: The agent failed: ValueError: broken here"
+    assert 'raise ValueError("broken here")' in failure.traceback
+    host.call("close")
