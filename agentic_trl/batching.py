@@ -2,8 +2,8 @@
 
 Contract:
 
-- ``build_rows`` gives one row per run of turns whose prompts extend each other, and a new row at each
-  rewrite. A sampled token appears in exactly one row; trajectories that are left out have no row.
+- ``build_rows`` gives one row per run of turns of a conversation whose prompts extend each other, and a new row at
+  each rewrite. A sampled token appears in exactly one row; trajectories that are left out have no row.
 - ``cut_rows`` sorts rows by length and packs them into micro-batches of at most a number of padded
   tokens, so that memory does not depend on how long episodes are, with the least padding.
 - ``pad_rows`` is a micro-batch. All tensors are aligned to the token that is scored: position ``t``
@@ -12,7 +12,6 @@ Contract:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -70,19 +69,33 @@ def build_rows(
         skip_truncated: Whether episodes that a token or context limit cut get no row either.
 
     Returns:
-        Rows in order of trajectory and turn; the same episode gives 1 row if its prompts extend
+        Rows in order of trajectory and first turn; the same episode gives 1 row if its prompts extend
         each other and up to one row per turn otherwise.
     """
     rows: list[Row] = []
     first_turn = 0
     for index, trajectory in enumerate(trajectories):
         if not is_left_out(trajectory, skip_truncated=skip_truncated):
-            numbered = list(enumerate(trajectory.turns, start=first_turn))
-            starts = [i for i, (_, turn) in enumerate(numbered) if i == 0 or not turn.extends]
-            for start, end in pairwise([*starts, len(numbered)]):
-                part = numbered[start:end]
-                rows.append(_row(index, part, aggregation, trajectory.sampled_tokens))
+            for part in turns_of_rows(trajectory):
+                numbered = [(first_turn + i, trajectory.turns[i]) for i in part]
+                rows.append(_row(index, numbered, aggregation, trajectory.sampled_tokens))
         first_turn += len(trajectory.turns)
+    return rows
+
+
+def turns_of_rows(trajectory: Trajectory) -> list[list[int]]:
+    """Return the turns of each row of a trajectory, rows in the order of their first turns.
+
+    Args:
+        trajectory: The episode; a turn that extends goes into the row of the turn before it in its conversation.
+    """
+    rows: list[list[int]] = []
+    latest: dict[int, list[int]] = {}
+    for index, turn in enumerate(trajectory.turns):
+        if not turn.extends or turn.conversation not in latest:
+            latest[turn.conversation] = []
+            rows.append(latest[turn.conversation])
+        latest[turn.conversation].append(index)
     return rows
 
 

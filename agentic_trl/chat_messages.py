@@ -1,5 +1,6 @@
 """Messages and schemas of functions as others write them, in the one form that is used here."""
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,6 +36,27 @@ def plain_message(message: Any) -> dict[str, Any]:
     return cleaned
 
 
+def opening_messages(given: Any) -> tuple[dict[str, Any], ...]:
+    """Return the messages before the first observation, all texts clean.
+
+    Args:
+        given: ``info["messages"]`` of ``reset``.
+
+    Raises:
+        TypeError: If one is no dictionary with a role and a text.
+    """
+    messages = tuple(given)
+    for one in messages:
+        if not isinstance(one, Mapping) or not all(
+            isinstance(one.get(name), str) for name in ("role", "content")
+        ):
+            raise TypeError(
+                f"info['messages'] of reset holds {quoted(one)}, expected dictionaries with the texts 'role' and "
+                "'content'. Give chat messages."
+            )
+    return tuple(cleaned_data(one) for one in messages)
+
+
 def plain_tools(tools: Any) -> tuple[dict[str, Any], ...]:
     """Return schemas of functions, all texts clean.
 
@@ -68,7 +90,7 @@ def cleaned_data(value: Any) -> Any:
         return {cleaned_data(name): cleaned_data(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [cleaned_data(one) for one in value]
-    return value
+    return copy.deepcopy(value)
 
 
 def _with_all_parts(tool: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class SampledTokens:
         """Collect the sampled tokens of rows.
 
         Args:
-            rows: Rows in order of trajectory and turn.
+            rows: Rows, those of a trajectory together.
             values: Values of each row, aligned to the token that they precede.
         """
         places = [(row.turn_of_token >= 0).nonzero()[:, 0] for row in rows]
@@ -39,11 +39,15 @@ class SampledTokens:
         turns = [row.turn_of_token[place] for row, place in zip(rows, places, strict=True)]
         found = [value[place] for value, place in zip(values, places, strict=True)]
         none = torch.zeros(0, dtype=torch.long)
+        turn = torch.cat([none, *turns])
+        order = turn.argsort(
+            stable=True
+        )  # rows of conversations that take turns lie one behind the other
         return cls(
-            row=torch.cat([none, *index]),
-            position=torch.cat([none, *places]),
-            turn=torch.cat([none, *turns]),
-            value=torch.cat([torch.zeros(0), *found]),
+            row=torch.cat([none, *index])[order],
+            position=torch.cat([none, *places])[order],
+            turn=turn[order],
+            value=torch.cat([torch.zeros(0), *found])[order],
         )
 
     @property

@@ -1,7 +1,6 @@
 """The named types that travel along the flow, from an episode to a loss.
 
-Episode side (plain Python, frozen): ``Turn`` -> ``Trajectory``.
-Tensor side: ``TurnTable`` (flat, an entry per turn), ``TokenBatch`` (rows x tokens), ``LossInputs`` and ``LossOutput``.
+Plain Python: ``Turn`` -> ``Trajectory``. Tensors: ``TurnTable`` (an entry per turn), ``TokenBatch`` (rows x tokens), losses.
 Levels are spelled out in names: trajectory, turn, token. ``None`` means "never assigned", zero "assigned and neutral".
 """
 
@@ -56,10 +55,9 @@ class TokenKind(IntEnum):
 class Turn:
     """One exchange: what was added to the context, and what the policy sampled.
 
-    Example: the contexts of three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled,
-    ``O`` observation with its glue; each turn stores only the part in brackets::
+    Example: three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled, ``O`` observation with its glue::
 
-        turn 0   [P P P P] [A A]
+        turn 0   [P P P P] [A A]                     each stores only the part in brackets
         turn 1    P P P P   A A [O O O] [A A A]
         turn 2    P P P P   A A  O O O   A A A [O O] [A]
     """
@@ -75,7 +73,9 @@ class Turn:
     reward: float
     """What the environment's step earned; ``penalty`` is not taken off."""
     extends: bool
-    """Whether the prompt is the previous prompt + previous response + ``observation_ids``."""
+    """Whether the prompt is previous prompt + response of its conversation + ``observation_ids``."""
+    conversation: int = 0
+    """Which of the episode's conversations it continues; sub-agents have their own."""
     valid: bool = True
     """Whether an action was found in the response and accepted by the environment."""
     action: str | None = None
@@ -128,8 +128,8 @@ class Trajectory:
     """Score from which it is a success; ``None`` where another thing decides: the environment, or a cut."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """The dataset row that the episode was started from."""
-    messages: tuple[Mapping[str, str], ...] = ()
-    """The whole conversation as chat messages, whatever part of it each prompt showed."""
+    messages: tuple[Mapping[str, Any], ...] = ()
+    """The whole conversation as chat messages, calls of tools included, whatever part of it each prompt showed."""
     final_observation_ids: tuple[int, ...] = ()
     """Ids that would follow the last response: the state from which a cut episode would go on."""
     final_extends: bool = True
@@ -138,6 +138,8 @@ class Trajectory:
     """The environment's error, if it failed."""
     faults: tuple[Fault, ...] = ()
     """Attempts that the environment spoiled, in order; the last is this one if it failed too."""
+    environment: Any = field(default=None, compare=False, repr=False)
+    """A copy of the environment at the end, until reward functions that ask for ``environments`` have it."""
 
     @property
     def failed(self) -> bool:
@@ -177,8 +179,7 @@ class Trajectory:
 class TurnTable:
     """All turns of a batch of trajectories, flat, in order of trajectory and turn.
 
-    Groups, scores and successes belong to trajectories; a trajectory without turns has no entry in
-    the turn columns and still counts in its group unless it is not ``valid``.
+    A trajectory without turns has no entry in the turn columns and counts in its group unless it is not ``valid``.
     """
 
     trajectory: Int[Tensor, " turn"]
@@ -206,9 +207,8 @@ class TurnTable:
         order = self.trajectory.diff()
         assert bool((order >= 0).all()), "trajectory indices of a TurnTable must not decrease"
         expected = (self.turn_index[:-1] + 1).where(order == 0, 0)
-        assert bool((self.turn_index[1:] == expected).all()), (
-            "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
-        )
+        counts = bool((self.turn_index[1:] == expected).all())
+        assert counts, "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
 
     @property
     def turns_per_trajectory(self) -> Int[Tensor, " trajectory"]:

@@ -1,5 +1,9 @@
 """A trajectory in the console."""
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
@@ -14,6 +18,14 @@ STYLES = {"system": "dim", "user": "cyan", "assistant": "green"}
 def _text(content: object) -> str:
     """Return the content of a message as text; that of a tool call may be missing, or be parts."""
     return content if isinstance(content, str) else "" if content is None else repr(content)
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Return the reasoning, the text and the calls of a message, a line each."""
+    functions = [one.get("function", one) for one in message.get("tool_calls") or ()]
+    calls = [f"{one.get('name')}({json.dumps(one.get('arguments'))})" for one in functions]
+    parts = [_text(message.get("reasoning_content")), _text(message.get("content")), *calls]
+    return "\n".join(part for part in parts if part)
 
 
 def render_trajectory(trajectory: Trajectory) -> RenderableType:
@@ -32,7 +44,7 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
             title += f" | reward {turn.reward:g} | {len(turn.response_ids)} tokens"
             title += "" if turn.valid else " | no accepted action"
             title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
-        content = Text(visible_text(_text(message.get("content"))))
+        content = Text(visible_text(_said(message)))
         head = Text(visible_text(title))
         style = STYLES.get(message["role"], "none")
         parts.append(Panel(content, title=head, title_align="left", style=style))

@@ -38,8 +38,7 @@ from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 from agentic_trl.rollout.env_pool.env_attributes import read_setup
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

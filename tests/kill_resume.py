@@ -1,11 +1,15 @@
 """Kill runs with SIGKILL at random moments, resume them, compare with the uninterrupted run bit for bit.
 
-    python -m tests.kill_resume                      # 10 kills of a GRPO run and 10 of a PPO run
-    python -m tests.kill_resume --kills 2 --seed 7
+    python -m tests.kill_resume                      # 8 kills of each kind of run
+    python -m tests.kill_resume --kills 2 --seed 7 --kinds grpo ppo-lora
+
+The kinds: GRPO and PPO, all of whose parameters are trained, and the same with LoRA, environments in processes of their own
+(or threads), four batches accumulated and ``rollout_order="rounds"``; PPO's critic is a second model, then a second adapter.
+All have several updates a rollout.
 
 Every fourth kill is aimed at a checkpoint that is being written, every fourth at the clean-up after it, every
 fourth at a step of the second epoch; the others fall anywhere. A run that was killed before its first checkpoint
-starts again. Compared are weights, critic, optimizer, scheduler, what was logged, and the trajectories on disk.
+starts again. While a run of each kind is alive, a second one in its folder has to be refused. Compared are weights, critic, optimizer, scheduler, what was logged, and the trajectories on disk.
 Exits with 1 if anything differs. Runs are forked from a parent that has imported everything and has no threads.
 """
 
@@ -25,6 +29,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before numpy, whose threads a fork would 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
+from peft import LoraConfig
 from transformers.trainer_utils import get_last_checkpoint
 
 from agentic_trl.trainers.run.checkpoints import PARTIAL
@@ -49,9 +54,24 @@ KNOBS = {
     "eval_steps": 4,
 }
 EPOCH, GENERATION = 8, 4
+WORKERS = KNOBS | {
+    "gradient_accumulation_steps": 4,  # the same steps a generation and generations an epoch
+    "steps_per_generation": 8,
+    "num_train_tasks": 16,
+    "env_workers": 2,
+    "engine_slots": 4,  # as many environments, each of which is a process that imports PyTorch
+    "rollout_order": "rounds",
+}
+LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
 KINDS = {
     "grpo": lambda folder: make_trainer(folder, method="planpo", beta=0.05, **KNOBS),
     "ppo": lambda folder: make_ppo(folder, **KNOBS),
+    "grpo-lora": lambda folder: make_trainer(
+        folder, method="so-grpo", beta=0.05, peft_config=LORA, env_worker_kind="thread", **WORKERS
+    ),
+    "ppo-lora": lambda folder: make_ppo(
+        folder, method="steppo", peft=True, env_worker_kind="process", **WORKERS
+    ),
 }
 PHASES = ("start", "rollout", "update", "save", "between")
 AIMS = ("any", "save", "clean-up", "second epoch")
@@ -195,11 +215,24 @@ def kill_once(kind, aim, folder, seconds, whole, draw):
     return Kill(kind, aim, phase, step, resumed_from, left, found)
 
 
+def second_run(kind, folder, whole):
+    """Start a run in the folder of one that is alive; what is wrong with either, if anything."""
+    process, watch = start(kind, folder)
+    while watch.phase != "update" and process.is_alive():
+        time.sleep(0.001)
+    second, _ = start(kind, folder)
+    second.join()
+    refused = second.exitcode == 1 and "two runs in one folder" in (folder / "log.txt").read_text()
+    return differences(whole, finish(process, folder)) + ([] if refused else ["not refused"])
+
+
 def kill_many(kind, count, folder, seed):
     """Kill runs of a kind; how each went."""
     process, _ = start(kind, folder / "whole")
     whole = finish(process, folder / "whole")
     seconds = json.loads((folder / "whole" / "seconds.json").read_text())
+    if found := second_run(kind, folder / "shared", whole):
+        raise RuntimeError(f"A second run in the folder of a {kind} run: {found}")
     draw, kills = random.Random(f"{seed} {kind}"), []
     for attempt in range(3 * count):
         if len(kills) == count:
@@ -210,7 +243,7 @@ def kill_many(kind, count, folder, seed):
             kills.append(one)
             verdict = "equal" if not one.differences else f"DIFFERS: {one.differences[:3]}"
             print(
-                f"{kind:5} {one.aim:13} {one.phase:8} {one.step:4} {one.resumed_from:12} "
+                f"{kind:9} {one.aim:13} {one.phase:8} {one.step:4} {one.resumed_from:12} "
                 f"{'yes' if one.left_partial else 'no':>8}  {verdict}",
                 flush=True,
             )
@@ -220,11 +253,11 @@ def kill_many(kind, count, folder, seed):
 def main(arguments=None):
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=10, help="of each kind of run")
+    parser.add_argument("--kills", type=int, default=8, help="of each kind of run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     given = parser.parse_args(arguments)
-    print("run   aimed at      phase    step resumed from  partial  outcome")
+    print("run       aimed at      phase    step resumed from  partial  outcome")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         kills = [

@@ -20,6 +20,7 @@ from agentic_trl.batching import (
     cut_rows,
     empty_row,
     pad_rows,
+    turns_of_rows,
 )
 from agentic_trl.turn_table import is_truncated, turn_table
 from agentic_trl.types import StopReason, Trajectory, Turn
@@ -63,8 +64,32 @@ FAILED = trajectory(turn([40], [1]), turn([41], [2]), stop=StopReason.ENVIRONMEN
 EMPTY = trajectory(stop=StopReason.CONTEXT_OVERFLOW)
 
 
+TALKS = trajectory(
+    turn([50, 51], [1], extends=False),
+    turn([60], [2, 3], extends=False, conversation=1),
+    turn([52], [4]),
+    turn([61], [5], conversation=1),
+    turn([70], [6], extends=False, conversation=1),
+    turn([53], [7]),
+)
+"""Two conversations that take turns; the second is rewritten once."""
+
+
 def lists(rows, *names):
     return [tuple(getattr(row, name).tolist() for name in names) for row in rows]
+
+
+def test_conversations_that_take_turns_are_rows_of_their_own():
+    rows = build_rows([APPENDED, TALKS], aggregation="trajectory")[1:]
+    assert lists(rows, "input_ids", "turn_of_token") == [
+        ([50, 51, 1, 52, 4, 53, 7], [-1, -1, 3, -1, 5, -1, 8]),
+        ([60, 2, 3, 61, 5], [-1, 4, 4, -1, 6]),
+        ([70, 6], [-1, 7]),
+    ]
+    assert [row.trajectory for row in rows] == [1, 1, 1]
+    # 7 sampled tokens in the trajectory.
+    assert rows[1].token_share.tolist() == pytest.approx([0, 1 / 7, 1 / 7, 0, 1 / 7])
+    assert turns_of_rows(TALKS) == [[0, 2, 5], [1, 3], [4]]
 
 
 def test_an_appended_trajectory_is_one_row():

@@ -23,7 +23,7 @@ from accelerate.commands.launch import launch_command_parser
 from torch.distributed.run import get_args_parser
 
 import agentic_trl
-from agentic_trl.__main__ import SCRIPTS, _with_recipe
+from agentic_trl.commands.scripts import SCRIPTS, with_recipe
 from agentic_trl.environments.adapters.gymnasium import GymnasiumText
 from agentic_trl.environments.adapters.tools import ToolEnv
 from agentic_trl.environments.registry import resolve_environment
@@ -292,7 +292,7 @@ def check_module(name, flags, monkeypatch):
     )
     assert taken is not None
     if name == "agentic_trl" and flags[0] in SCRIPTS:
-        check_script(f"recipes/{SCRIPTS[flags[0]]}", _with_recipe(rest), monkeypatch)
+        check_script(f"recipes/{SCRIPTS[flags[0]]}", with_recipe(rest), monkeypatch)
         return
     assert not rest
 

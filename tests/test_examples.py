@@ -10,6 +10,8 @@ import pytest
 from tests.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
+LONG = ("custom_method.py", "lora_single_gpu.py")
+"""Examples that the slow lane runs."""
 
 
 def code_lines(source):
@@ -30,7 +32,13 @@ def code_lines(source):
 
 
 @pytest.mark.trainer
-@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(one, marks=pytest.mark.slow) if one in LONG else one
+        for one in sorted(path.name for path in EXAMPLES.glob("*.py"))
+    ],
+)
 def test_an_example_runs(tmp_path, name):
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), "1"],

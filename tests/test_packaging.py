@@ -1,6 +1,6 @@
 """What an installed package has: types, a command, no plots; the versions that the tests ran with.
 
-Mutations seen red: matplotlib among the dependencies; ``metadata`` of an observation of OpenEnv shown.
+Mutations seen red: a floor that is not the tested one; matplotlib among the dependencies; ``metadata`` of an observation of OpenEnv shown.
 """
 
 import importlib
@@ -12,6 +12,8 @@ import types
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from agentic_trl.environments.adapters.openenv import OpenEnv
 from tests.paths import ROOT
@@ -38,6 +40,17 @@ def test_extras_are_in_the_constraints():
     }
     wanted = {name_of(one) for extra in PROJECT["optional-dependencies"].values() for one in extra}
     assert wanted - HERE_NOT - pinned == set()
+
+
+def test_the_floors_are_what_the_tests_ran_with():
+    lines = (ROOT / "tests" / "floors.txt").read_text().splitlines()
+    tested = {Requirement(line).name: line.split("==")[1] for line in lines if "==" in line}
+    floors = {}
+    for one in map(Requirement, PROJECT["dependencies"]):
+        (floor,) = (part.version for part in one.specifier if part.operator == ">=")
+        floors[one.name] = floor
+    assert floors.keys() == tested.keys()
+    assert {n: Version(v) for n, v in floors.items()} == {n: Version(v) for n, v in tested.items()}
 
 
 def test_plots_are_an_extra():

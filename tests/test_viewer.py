@@ -51,3 +51,19 @@ def test_any_role_and_content_is_shown():
     )
     for text in ("tool", "found 3", "developer", "critic", "part", "ipython"):
         assert text in shown.getvalue()
+
+
+def test_reasoning_and_calls_are_shown():
+    trajectory, _ = run_one(Script(step("c", 1.0, terminated=True)), [GO])
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": {"n": "\x1b"}}}
+    said = {"role": "assistant", "content": "up", "reasoning_content": "so", "tool_calls": [call]}
+    (*before, _, last) = trajectory.messages
+    shown = dataclasses.replace(trajectory, messages=(*before, said, last))
+    console = Console(file=io.StringIO(), width=100)
+    console.print(render_trajectory(shown))
+    text = console.file.getvalue()
+    assert [line.strip("│ ") for line in text.splitlines() if line[2:4] in ("so", "up", "fi")] == [
+        "so",
+        "up",
+        'find({"n": "\\u001b"})',
+    ]

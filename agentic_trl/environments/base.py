@@ -220,6 +220,11 @@ class TextEnv(gymnasium.Env[str, str]):
         """
         raise NotImplementedError(f"{type(self).__name__} must define `step`.")
 
+    @property
+    def judged(self) -> Any:
+        """What reward functions that ask for ``environments`` get, a copy after the last step."""
+        return self
+
     def state_key(self) -> str | None:
         """Return the identity of the current state, equal for equal states of one task.
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from agentic_trl.rollout.engines.base import Request
 from agentic_trl.rollout.env_pool.checked_calls import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode.play import Episode, Reset, Rollout, Step, play
+from agentic_trl.rollout.episode.play import Episode, Keep, Reset, Rollout, Step, play
 from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
 
@@ -135,12 +135,15 @@ class _Collection:
         """Take in an environment's answer; return the request that follows, ``None`` if the episode is over."""
         self.turns += isinstance(reply.value, Stepped)
         try:
-            request = self.active[index].send(reply)
+            asked = self.active[index].send(reply)
         except StopIteration as end:
             self._end(index, end.value, spoiled=reply.failure is not None)
             return None
-        assert isinstance(request, Request)
-        return request
+        if isinstance(asked, Keep):
+            self.environments.keep(index)
+            return None
+        assert isinstance(asked, Request)
+        return asked
 
     def _end(self, index: int, trajectory: Trajectory, *, spoiled: bool) -> None:
         """Keep a finished episode; one that its environment spoiled begins anew while attempts are left."""

@@ -15,8 +15,7 @@ from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import History, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, History, full_history
 from agentic_trl.rollout.text.plain_text import PlainText
 from agentic_trl.types import Trajectory
 from agentic_trl.user_values import as_texts
@@ -58,6 +57,8 @@ class RolloutSettings:
     ``None`` for no limit."""
     env_retries: int = 2
     """Times that an episode is played anew, in another environment, after its environment failed."""
+    keep_environments: bool = False
+    """Whether trajectories hold a copy of their environment, for reward functions."""
     rollout_order: str = "arrival"
     """``"arrival"``: an episode whose environment has answered joins the engine's next pass; ``"rounds"``: a pass
     waits for every environment in flight, so that episodes with workers repeat bit for bit."""
@@ -159,6 +160,7 @@ class RolloutManager:
             invalid_action_penalty=self.settings.invalid_action_penalty,
             retries=self.settings.env_retries,
             order=self.settings.rollout_order,
+            keep_environments=self.settings.keep_environments,
             progress=progress,
             anyone=self._anyone,
         )

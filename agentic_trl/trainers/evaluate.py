@@ -12,7 +12,7 @@ from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
-from agentic_trl.rollout.text.conversation import WindowHistory, full_history
+from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.ranges import (

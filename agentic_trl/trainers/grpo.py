@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any, ClassVar
@@ -27,6 +28,7 @@ from agentic_trl.trainers.model.vllm import choose_engine, require_vllm
 from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
 from agentic_trl.trainers.user_code.missing import (
+    asks_for,
     refuse_missing_packages,
     refuse_unfed,
     refuse_unknown_metric,
@@ -163,9 +165,9 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         self.beta = args.beta
         if args.beta or args.token_weighting == "actfocus":
             keep_reference(self)
-        self._start_rollouts(specs)
+        self._start_rollouts(specs, keep_environments=asks_for(given, "environments"))
 
-    def _start_rollouts(self, specs: Any) -> None:
+    def _start_rollouts(self, specs: Any, *, keep_environments: bool) -> None:
         """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
         refuse_prompt_learning(self.model)
         disable_dropout(self.model)
@@ -177,7 +179,10 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         engine, limit = choose_engine(self)
         self.rollouts = RolloutManager(
             specs,
-            rollout_settings(self.args, context_limit=limit),
+            replace(
+                rollout_settings(self.args, context_limit=limit),
+                keep_environments=keep_environments,
+            ),
             tokenizer=self._tokenizer,
             stop_ids=frozenset(self.eos_token_ids),
             plain_text=has_text_prompts(self.train_dataset),

@@ -18,8 +18,7 @@ from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import WindowHistory
+from agentic_trl.rollout.text.chat import ChatFormat, WindowHistory
 from agentic_trl.trainers.config.checks import check_environment_run
 from recipes import train
 from tests.recipes.running import RECIPES, launch, train_for_a_step
@@ -72,6 +71,7 @@ def test_every_folder_of_recipes_is_tested():
     assert found == set(FOLDERS) | elsewhere
 
 
+@pytest.mark.slow
 def test_environments_have_as_many_tasks_as_the_recipes_ask_for():
     asked = {}
     for path in FILES:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agentic_trl.environments.base import TextEnv
-from agentic_trl.rollout.text.conversation import WindowHistory
+from agentic_trl.rollout.text.chat import WindowHistory
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (
     FORM,

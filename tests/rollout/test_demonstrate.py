@@ -18,8 +18,7 @@ from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.rollout.demonstrate import demonstrate, supervised_examples
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import WindowHistory, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, WindowHistory, full_history
 from agentic_trl.types import StopReason, TokenKind
 
 LAKE = env_spec("FrozenLake-v1")

@@ -17,7 +17,7 @@ from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
-from agentic_trl.rollout.text.conversation import WindowHistory
+from agentic_trl.rollout.text.chat import WindowHistory
 
 pytestmark = pytest.mark.trainer
 

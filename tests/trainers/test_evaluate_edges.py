@@ -18,7 +18,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, BloomConfig, GPT2Config, GPT2LMHeadModel, MambaConfig
 
 from agentic_trl import ActionFormat, TextEnv, evaluate, tiny_policy
-from agentic_trl.__main__ import _parser, main
+from agentic_trl.__main__ import main
+from agentic_trl.commands.evaluate import parser
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
@@ -178,7 +179,7 @@ def test_a_model_made_in_memory_needs_a_tokenizer():
 
 
 def test_the_command_has_the_options_of_the_function(tmp_path):
-    options = vars(_parser().parse_args(["evaluate", "--environment", "x"]))
+    options = vars(parser().parse_args(["--environment", "x"]))
     own = {"command", "output", "show"}
     assert options.keys() - own == inspect.signature(evaluate).parameters.keys() - {"settings"}
     for name, parameter in inspect.signature(evaluate).parameters.items():

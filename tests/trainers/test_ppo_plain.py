@@ -152,7 +152,7 @@ def share_of_a(prompts, completion_ids, **kwargs):
     return [ids.count(7) / len(ids) for ids in completion_ids]
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("shuffled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_it_learns_a_word_and_not_from_shuffled_rewards(tmp_path, shuffled):
     generator = torch.Generator().manual_seed(0)
 

@@ -177,6 +177,11 @@ class ToolEnv(TextEnv):
             )
         return super().make_tasks(count, split=split, **kwargs)
 
+    @property
+    def judged(self) -> Any:
+        """The object of the class, as TRL hands it to reward functions."""
+        return self if self.inner is None else self.inner
+
     def _start(self, seed: int | None, row: dict[str, Any]) -> Any:
         if self.inner is None:
             return None

@@ -4,22 +4,22 @@ Imports little: every worker process loads this file.
 """
 
 import asyncio
+import copy
 import inspect
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from agentic_trl.chat_messages import cleaned_data, plain_message
-from agentic_trl.environments.base import Environment
+from agentic_trl.chat_messages import opening_messages, plain_message
+from agentic_trl.environments.base import Environment, TextEnv
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup, with_tools
 from agentic_trl.user_values import (
     clean_text,
     error_text,
-    quoted,
     read_flag,
     read_result,
     read_reward,
@@ -28,7 +28,7 @@ from agentic_trl.user_values import (
 )
 
 Call = tuple[Any, ...]
-"""``("open",)``, ``("reset", seed, options)``, ``("step", action)`` or ``("close",)``."""
+"""``("open",)``, ``("reset", seed, options)``, ``("step", action)``, ``("keep",)`` or ``("close",)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,14 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A copy of an environment at the end of an episode."""
+
+    environment: Any
+    """What reward functions get of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a call gave nothing."""
 
@@ -99,8 +107,8 @@ class Failure:
 class Reply:
     """The result of a call."""
 
-    value: Opened | Stepped | None = None
-    """Result of a reset or a step."""
+    value: Opened | Stepped | Kept | None = None
+    """Result of a reset, a step, or of keeping the environment."""
     failure: Failure | None = None
     """The failure of the call; ``None`` if it succeeded."""
     seconds: float = 0.0
@@ -165,6 +173,7 @@ class Host:
             "open": self._open,
             "reset": self._reset,
             "step": self._step,
+            "keep": self._keep,
             "close": self._close,
         }
         began = perf_counter()
@@ -191,7 +200,7 @@ class Host:
         setup = read_setup(self._environment)
         answer = self._loop.finish(self._environment.reset(seed=seed, options=options))
         observation, info = read_result(answer, ("observation", "info"), "reset")
-        messages = _messages(info["messages"]) if "messages" in info else None
+        messages = opening_messages(info["messages"]) if "messages" in info else None
         if "tools" in info:
             setup = with_tools(setup, info["tools"])
         return Opened(setup=setup, observation=_text(observation), messages=messages)
@@ -204,6 +213,18 @@ class Host:
         if action is None:
             return Stepped(state_key=key)
         return _stepped(key, self._loop.finish(environment.step(action)))
+
+    def _keep(self) -> Kept:
+        environment = self._environment
+        inner = getattr(environment, "unwrapped", environment)
+        shown = inner.judged if isinstance(inner, TextEnv) else inner
+        try:
+            return Kept(environment=copy.deepcopy(shown))
+        except Exception as error:
+            raise TypeError(
+                f"{type(shown).__name__} cannot be copied ({error}), and reward functions that ask for `environments` get a "
+                "copy of each episode's. Give it a `__deepcopy__`, or read `trajectories` in the reward function."
+            ) from error
 
     def _close(self) -> None:
         environment, self._environment = self._environment, None
@@ -267,16 +288,3 @@ def _key(key: Any) -> str | None:
         )
     # Nothing is taken out of a key: two states may differ by a colour.
     return key if key is None or clean_text(key) == key else visible_text(key)
-
-
-def _messages(given: Any) -> tuple[dict[str, str], ...]:
-    messages = tuple(given)
-    for one in messages:
-        if not isinstance(one, Mapping) or not all(
-            isinstance(one.get(name), str) for name in ("role", "content")
-        ):
-            raise TypeError(
-                f"info['messages'] of reset holds {quoted(one)}, expected dictionaries with the texts 'role' and "
-                "'content'. Give chat messages."
-            )
-    return tuple(cleaned_data(one) for one in messages)

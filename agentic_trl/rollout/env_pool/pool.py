@@ -96,6 +96,14 @@ class Environments:
         """
         self._start(episode, ("step", action))
 
+    def keep(self, episode: int) -> None:
+        """Ask for a copy of an episode's environment.
+
+        Args:
+            episode: Number of the episode.
+        """
+        self._start(episode, ("keep",))
+
     def take(self, *, wait: bool) -> list[tuple[int, Reply]]:
         """Return the results that are there.
 

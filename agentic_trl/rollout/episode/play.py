@@ -9,13 +9,19 @@ import numpy as np
 from jinja2 import TemplateError
 
 from agentic_trl.rollout.engines.base import Engine, Request, Sample
-from agentic_trl.rollout.env_pool.checked_calls import Failure, Opened, Reply, Stepped
+from agentic_trl.rollout.env_pool.checked_calls import Failure, Kept, Opened, Reply, Stepped
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
 from agentic_trl.rollout.episode.opening import first_messages, own_text, own_tools, said_messages
 from agentic_trl.rollout.episode.record import Record
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat, Message
-from agentic_trl.rollout.text.conversation import Conversation, History, Prompt, full_history
+from agentic_trl.rollout.text.chat import (
+    ChatFormat,
+    Conversation,
+    History,
+    Message,
+    Prompt,
+    full_history,
+)
 from agentic_trl.rollout.text.parse import ParsedResponse, parse_answer, parse_response
 from agentic_trl.types import Fault, StopReason, Trajectory
 
@@ -46,6 +52,8 @@ class Rollout:
     """Penalty of a turn whose action was missing or refused, non-negative."""
     retries: int = 0
     """Times that an episode is played anew after its environment failed."""
+    keep_environments: bool = False
+    """Whether trajectories hold a copy of their environment, for reward functions."""
     order: str = "arrival"
     """``"arrival"``: the engine steps with the requests that are there; ``"rounds"``: it waits for every environment
     in flight, and takes their answers in the order of the episodes."""
@@ -74,8 +82,16 @@ class Step:
     """The action, with tools the response as a message; ``None`` looks at the state without a step."""
 
 
-Episode = Generator[Reset | Request | Step, Reply | Sample, Trajectory]
-"""Is sent a ``Reply`` for a ``Reset`` or a ``Step``, and a ``Sample`` for a ``Request``."""
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The environment is to be copied for reward functions."""
+
+
+Asked = Reset | Request | Step | Keep
+"""What is to be done next."""
+
+Episode = Generator[Asked, Reply | Sample, Trajectory]
+"""Is sent a ``Sample`` for a ``Request``, and a ``Reply`` for all else."""
 
 
 def play(index: int, start: Start, rollout: Rollout, faults: tuple[Fault, ...] = ()) -> Episode:
@@ -103,6 +119,8 @@ def play(index: int, start: Start, rollout: Rollout, faults: tuple[Fault, ...] =
     error = None
     try:
         stop = yield from _play(index, start, rollout, seed, record)
+        if rollout.keep_environments:
+            record.environment = _value((yield Keep()), Kept).environment
     except _FailedError as failed:
         failure = failed.failure
         stop = StopReason.TIMEOUT if failure.timeout else StopReason.ENVIRONMENT_ERROR
@@ -115,7 +133,7 @@ def play(index: int, start: Start, rollout: Rollout, faults: tuple[Fault, ...] =
 
 def _play(
     index: int, start: Start, rollout: Rollout, seed: tuple[int, ...], record: Record
-) -> Generator[Reset | Request | Step, Reply | Sample, StopReason]:
+) -> Generator[Asked, Reply | Sample, StopReason]:
     """Take turns in the order of the contract of ``collect``, and return why they end."""
     chat, limits = rollout.chat, rollout.limits
     opened = _value((yield _reset(start, seed)), Opened)

@@ -1,12 +1,12 @@
 """The record of an attempt at an episode, and the trajectory made of it."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.env_pool.checked_calls import Stepped
 from agentic_trl.rollout.task import Start
-from agentic_trl.rollout.text.chat import Message
-from agentic_trl.rollout.text.conversation import Conversation, Prompt
+from agentic_trl.rollout.text.chat import Conversation, Message, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse
 from agentic_trl.types import Fault, StopReason, Trajectory, Turn
 
@@ -27,6 +27,8 @@ class Record:
     """The turns in order."""
     score: float = 0.0
     """Sum of the rewards of the environment's steps."""
+    environment: Any = None
+    """A copy of the environment at the end, if reward functions ask for it."""
     said: bool | None = None
     """Success according to the last step; ``None`` if it said nothing."""
 
@@ -117,5 +119,6 @@ class Record:
             final_extends=self.prompt.extends if cut else True,
             error=error,
             faults=faults,
+            environment=self.environment,
         )
         return one.scored(self.score)

@@ -9,7 +9,6 @@ Contract:
   name exists is for the environment to say.
 """
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,8 +47,6 @@ CALLS = "tool_calls"
 
 REASONING = ("reasoning_content", "thinking")
 """Names that templates have for the reasoning."""
-
-_TYPED = "tools" in inspect.signature(chat_parsing.parse_response).parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +104,17 @@ def call_key(name: str, arguments: Any) -> tuple[str, str]:
     return name, json.dumps(arguments, sort_keys=True)
 
 
+def said_key(message: Mapping[str, Any]) -> Any:
+    """Return what the same message said by the policy has as ``Answer.key``, without the reasoning.
+
+    Args:
+        message: A message of the assistant.
+    """
+    functions = [one["function"] for one in message.get("tool_calls") or ()]
+    calls = tuple(call_key(one["name"], one["arguments"]) for one in functions)
+    return message["content"].strip(), calls
+
+
 def read_answer(
     text: str,
     *,
@@ -132,10 +140,9 @@ def read_answer(
     anchored = template.start_anchor_re.search(prefix) is not None
     prefix = prefix if anchored else ""
     head = template.truncate_past_last_anchor(prefix) if anchored else ""
-    typed = {"tools": list(tools)} if _TYPED else {}
     one = _Regions.of(template, head, text, end)
     try:
-        parsed = chat_parsing.parse_response(text + end, template, prefix=prefix, **typed)
+        parsed = chat_parsing.parse_response(text + end, template, prefix=prefix, tools=list(tools))
         calls = tuple(_call(call) for call in parsed.get(CALLS) or ())
     except (ValueError, TypeError, KeyError, RecursionError):
         return one.malformed()

@@ -1,250 +1,265 @@
-"""Text and token ids of messages: a tokenizer with its chat template.
+"""The conversation of an episode, by suffixes: what the policy sampled is never encoded again.
 
 Contract:
 
-- A prompt is the chat template's rendering of messages, with the generation prompt. What the template lacks is
-  written otherwise: a system message into the first message of the user, what concerns tools as
-  ``tool_format.py`` says.
-- Text of strangers is escaped before it is rendered: it contains no added token of the tokenizer.
+- The first prompt is the chat template's rendering of the messages so far, with the generation prompt.
+- Each later prompt is rendered anew as text. If that text continues the previous prompt followed by
+  the sampled response, only the rest is encoded and the prompt *extends* the previous one; the sampled
+  ids stay. White space around a response that the template trims or adds is no difference.
+- So it is where the template writes a response with tools in its own way (other spaces, another order, a reasoning
+  block where there was none), if its writing reads as the same message: same reasoning, same text, equal calls.
+  What it puts behind its writing, from the end of the turn on, is put behind the sampled ids.
+- Otherwise (a window, a summary, a template that rewrites history) the whole prompt is encoded anew
+  and the turn starts a new row.
+- If the response ended with a sampled end-of-turn token, the template's own one is not added again; if
+  it was cut, the template's is added, as a token that was not sampled.
+- ``prompt`` takes a whole list of messages, as a program sends it. Messages of the assistant in it that were
+  sampled here are recognised, in order, by their text and by their calls as JSON values; the reasoning may be missing.
+  All others are data, as observations are: they contain no added token of the tokenizer. Which of several
+  conversations a list belongs to, ``continues`` tells; ``fork`` makes two of one.
 """
 
-import functools
+import copy
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import PreTrainedTokenizerBase
 
-from agentic_trl.rollout.text.escape import AddedTokens
-from agentic_trl.rollout.text.tool_format import ToolFormat
+from agentic_trl.chat_messages import plain_message
+from agentic_trl.rollout.text.answers import Answer, said_key
+from agentic_trl.rollout.text.chat_format import SHORT, ChatFormat, Message
+from agentic_trl.rollout.text.history import History, WindowHistory, full_history
+from agentic_trl.rollout.text.tool_format import shared
+from agentic_trl.rollout.text.tool_text import said_otherwise
 
-Message = Mapping[str, Any]
-"""A chat message with ``role`` and ``content``, of the assistant perhaps with ``reasoning_content`` and ``tool_calls``,
-of a tool perhaps with ``name`` and ``tool_call_id``."""
+__all__ = [
+    "SHORT",
+    "ChatFormat",
+    "Conversation",
+    "History",
+    "Message",
+    "Prompt",
+    "WindowHistory",
+    "full_history",
+]
 
-SHORT = 2**11
-"""Characters of a text whose ids are remembered: states come back, and their observations with them."""
 
-NO_TOKEN = -1
-"""Stands for the id of a text that is no token."""
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The context of a response."""
+
+    context_ids: tuple[int, ...]
+    """The whole context that the policy sees."""
+    new_ids: tuple[int, ...]
+    """The part that the turn stores: what was added if ``extends``, else the whole context."""
+    extends: bool
+    """Whether the context is the previous context + previous response + ``new_ids``."""
 
 
-class ChatFormat:
-    """Renders and encodes conversations with a tokenizer's chat template."""
+class Conversation:
+    """The messages and the token context of one episode."""
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerBase,
+        chat: ChatFormat,
         *,
-        template_kwargs: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Bind a tokenizer.
-
-        Args:
-            tokenizer: A Hugging Face tokenizer with a chat template.
-            template_kwargs: Variables handed to the template, for example ``enable_thinking``.
-
-        Raises:
-            ValueError: If the tokenizer has no chat template, or one that leaves out messages.
-        """
-        if not tokenizer.chat_template:
-            raise ValueError(
-                "The tokenizer has no chat template, and a conversation cannot be rendered without one. Set "
-                "`tokenizer.chat_template`, or start from an instruction-tuned checkpoint."
-            )
-        self._bind(tokenizer)
-        self._kwargs = dict(template_kwargs or {})
-        self._has_system, self._in_parts = self._probe()
-
-    def _bind(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
-        self._decode_few = functools.lru_cache(maxsize=2**16)(self._decode)
-        self._encode_short = functools.lru_cache(maxsize=2**11)(self._encode)
-        self._turn_marks = functools.lru_cache(maxsize=8)(self._find_turn_marks)
-        vocabulary = tokenizer.get_added_vocab()
-        self.added = AddedTokens(vocabulary, unknown=tokenizer.unk_token_id)
-
-    @functools.cached_property
-    def tool_format(self) -> ToolFormat:
-        """How tools, calls and results are written."""
-        return ToolFormat.of(self.tokenizer, self._render_probe)
-
-    @functools.cached_property
-    def results(self) -> AddedTokens:
-        """What a result of a tool must not hold: added tokens, and the texts around calls and results."""
-        vocabulary = dict.fromkeys(self.tool_format.marks, NO_TOKEN)
-        vocabulary |= self.tokenizer.get_added_vocab()
-        return AddedTokens(vocabulary, unknown=self.tokenizer.unk_token_id)
-
-    def render(
-        self,
-        messages: Sequence[Message],
+        system: str = "",
+        history: History = full_history,
+        prefill: str = "",
         tools: Sequence[Mapping[str, Any]] = (),
-        *,
-        generation: bool = True,
-    ) -> str:
-        """Return the text of a prompt.
+    ) -> None:
+        """Start a conversation.
 
         Args:
-            messages: The visible messages.
-            tools: Schemas of functions that may be called.
-            generation: Whether the text ends with the generation prompt.
+            chat: Format of the conversation.
+            system: System message; empty for none.
+            history: Chooses what each prompt shows.
+            prefill: Beginning of every response that the prompt already holds.
+            tools: Schemas of functions that may be called, escaped.
+        """
+        self._chat = chat
+        self._history = history
+        self._prefill = prefill
+        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self.tools = tuple(tools)
+        self.calls = 0
+        """Number of the calls so far."""
+        self._sent: list[tuple[Any, Message]] = []
+        self._answer: Answer | None = None
+        self._context: tuple[int, ...] = ()
+        self._rendered: str | None = None
+        self._seen: list[Message] = []
+        self._response = ""
+        self._end = ""
+
+    def observe(self, text: str, *, note: str = "", messages: Sequence[Message] = ()) -> Prompt:
+        """Append an observation and return the prompt for the next response.
+
+        Args:
+            text: The observation; escaped here.
+            note: Text of the rollout before it; not escaped.
+            messages: Messages before it, such as results of tools; not escaped. With them an empty observation is none.
 
         Returns:
-            The template's rendering; without a place for it the system message is part of the first user message.
+            The prompt, in force until ``add_response`` is called.
+        """
+        self.messages += messages
+        if text or note or not messages:
+            self.messages.append({"role": "user", "content": note + self._chat.escape(text)})
+        return self._next(self._history([_copied(one) for one in self.messages]))
+
+    def prompt(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Prompt:
+        """Return the prompt that shows a list of messages, which takes the place of all messages so far.
+
+        Args:
+            messages: Messages as OpenAI's interface has them.
+            tools: Schemas of functions that may be called.
+
+        Returns:
+            The prompt; it extends the last one if the list continues it, in force until ``add_response`` is called.
 
         Raises:
+            TypeError: If a message is none.
             TemplateError: If the template refuses the messages.
         """
-        try:
-            return self._render_any(messages, tools, generation=generation)
-        except TemplateError:
-            raise
-        except Exception as error:  # a template raises whatever it likes
-            raise TemplateError(f"{type(error).__name__}: {error}") from error
+        self.tools = tuple(self._chat.escape_data(one) for one in tools)
+        self.messages = self._recognised([plain_message(one) for one in messages])
+        return self._next(self.messages)
 
-    def encode(self, text: str, *, first: bool) -> tuple[int, ...]:
-        """Return the ids of template text; those of the last short texts are remembered.
+    def continues(self, messages: Sequence[Message]) -> bool:
+        """Return whether a list of messages begins with all messages so far.
 
         Args:
-            text: A whole prompt, or the rest of one.
-            first: Whether the text begins the context. Otherwise it is encoded behind an end-of-turn
-                token, which is taken off again, so that no start-of-text space appears.
-        """
-        encode = self._encode_short if len(text) <= SHORT else self._encode
-        return encode(text, first)
-
-    def _encode(self, text: str, first: bool) -> tuple[int, ...]:
-        eos = self.tokenizer.eos_token
-        if not first and eos:
-            ids = self.tokenizer.encode(eos + text, add_special_tokens=False)
-            if ids and ids[0] == self.tokenizer.eos_token_id:
-                return tuple(ids[1:])
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, added tokens included, spaces as they are.
-
-        Args:
-            ids: Token ids.
-        """
-        return self._decode_few(tuple(ids)) if len(ids) <= 2 else self._decode(ids)
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(
-            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return text
-
-    def escape(self, text: str, added: AddedTokens | None = None) -> str:
-        """Make text of an environment unable to hold an added token of the tokenizer.
-
-        Args:
-            text: Any text.
-            added: Tokens to break; ``None`` for all.
-
-        Returns:
-            The text, clean, with a space behind the first character of every added token (of one character: a
-            question mark). What the tokenizer's normalizer alone would turn into an added token is removed.
-        """
-        encode = functools.partial(self.encode, first=False)
-        return (added or self.added).escape(text, encode, self.decode)
-
-    def _render_any(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, generation: bool
-    ) -> str:
-        if tools or any(map(_concerns_tools, messages)):
-            messages, tools = self.tool_format.adapted(messages, tools)
-        return self._render_probe(messages, tools, generation=generation)
-
-    def _render_probe(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        *,
-        generation: bool = True,
-    ) -> str:
-        given: dict[str, Any] = {"add_generation_prompt": generation}
-        if tools:
-            given["tools"] = list(tools)
-        return self._render(messages, has_system=self._has_system, in_parts=self._in_parts, **given)
-
-    def escape_data(self, value: Any) -> Any:
-        """Return a copy of plain data of an environment that can hold no added token, call or result.
-
-        Args:
-            value: Texts, numbers, mappings and lists of these: results of tools, schemas of functions.
-        """
-        if isinstance(value, str):
-            return self.escape(value, self.results)
-        if isinstance(value, Mapping):
-            return {self.escape_data(name): self.escape_data(one) for name, one in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.escape_data(one) for one in value]
-        return value
-
-    def turn_marks(self, form: frozenset[str] = frozenset()) -> AddedTokens:
-        """Return the added tokens that are special or stand in the template.
-
-        Args:
-            form: Tokens that are none of them.
-        """
-        return self._turn_marks(form)
-
-    def _find_turn_marks(self, form: frozenset[str]) -> AddedTokens:
-        vocabulary = self.tokenizer.get_added_vocab()
-        roles = ("system", "user", "assistant", "user")
-        try:
-            glue = self.added.found(self.render([{"role": one, "content": "x"} for one in roles]))
-        except TemplateError:  # nothing is known of it: all of them
-            glue = {text.strip() for text in vocabulary}
-        kinds = getattr(self.tokenizer, "added_tokens_decoder", {})
-        marks = {
-            text: i
-            for text, i in vocabulary.items()
-            if text not in form and (text.strip() in glue or getattr(kinds.get(i), "special", True))
-        }
-        return AddedTokens(marks, unknown=self.tokenizer.unk_token_id)
-
-    def _render(
-        self, messages: Sequence[Message], *, has_system: bool, in_parts: bool, **given: Any
-    ) -> str:
-        shown: list[Mapping[str, Any]] = list(messages)
-        if not has_system and len(shown) > 1 and shown[0]["role"] == "system":
-            merged = {**shown[1], "content": f"{shown[0]['content']}\n\n{shown[1]['content']}"}
-            shown = [merged, *shown[2:]]
-        if in_parts:
-            parts = [[{"type": "text", "text": message["content"]}] for message in shown]
-            shown = [{**one, "content": part} for one, part in zip(shown, parts, strict=True)]
-        given = {"add_generation_prompt": True, **given}
-        text: str = self.tokenizer.apply_chat_template(
-            shown, tokenize=False, **{**self._kwargs, **given}
-        )
-        return text
-
-    def _probe(self) -> tuple[bool, bool]:
-        """Return whether the template takes a system message, and whether content is in parts.
+            messages: Messages as ``prompt`` takes them.
 
         Raises:
-            ValueError: If it shows user messages in neither way.
+            TypeError: If a message is none.
         """
-        probes = {"system": "first probe", "user": "second probe"}
-        messages = [{"role": role, "content": text} for role, text in probes.items()]
-        for in_parts in (False, True):
-            for has_system in (True, False):
-                try:
-                    text = self._render(messages, has_system=has_system, in_parts=in_parts)
-                except Exception:  # a template raises whatever it likes
-                    continue
-                if all(probe in text for probe in probes.values()):
-                    return has_system, in_parts
-        raise ValueError(
-            "The tokenizer's chat template does not show the text of a user message, so no conversation can be "
-            "rendered with it. Set `tokenizer.chat_template` to one that shows user messages."
-        )
+        begin = [plain_message(one) for one in messages[: len(self.messages)]]
+        return self._recognised(begin) == self.messages
+
+    def fork(self) -> "Conversation":
+        """Return a conversation that is the same up to here and goes its own way."""
+        other = copy.copy(self)
+        other.messages, other._sent = list(self.messages), list(self._sent)
+        return other
+
+    def add_response(
+        self, ids: Sequence[int], *, text: str, end: str, answer: Answer | None = None
+    ) -> None:
+        """Append what the policy sampled.
+
+        Args:
+            ids: The sampled ids, the end-of-turn token included if it was sampled.
+            text: Their text without the end-of-turn token.
+            end: Text of the sampled end-of-turn token; empty if the response was cut.
+            answer: The response with tools, read; ``None`` where there are none.
+        """
+        self._context += tuple(ids)
+        self._response, self._end, self._answer = text, end, answer
+        message: Message = {"role": "assistant", "content": self._prefill + text}
+        if answer is not None:
+            message = self._shown(answer, self._prefill + text)
+            self.calls += len(answer.calls)
+        self.messages.append(message)
+        said = answer or Answer(content=message["content"])
+        self._sent.append((said.key[1:], message))
+
+    @property
+    def rendered(self) -> str:
+        """Text of the last prompt, without ``prefill``."""
+        return (self._rendered or "").removesuffix(self._prefill)
+
+    def _shown(self, answer: Answer, text: str) -> Message:
+        form = self._chat.tool_format
+        message = form.shown(answer, answer.message(self.calls), text)
+        question = {"role": "user", "content": "?"}
+        try:
+            self._chat.render([question, message, question], self.tools)
+        except TemplateError:  # such as harmony's, of its own tags in the content
+            return {"role": "assistant", "content": self._chat.escape(text)}
+        return message
+
+    def _recognised(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages, those that were sampled as they were shown and all others escaped."""
+        shown: list[Message] = []
+        at = 0  # those before it have been met
+        for message in messages:
+            key = said_key(message) if message["role"] == "assistant" else None
+            keys = [one for one, _ in self._sent[at:]]
+            if key is not None and key in keys:
+                at += keys.index(key) + 1
+                shown.append(self._sent[at - 1][1])
+            elif message["role"] in ("system", "developer"):
+                own = self._chat.escape(message["content"], self._chat.turn_marks())
+                shown.append({**self._chat.escape_data(message), "content": own})
+            else:
+                shown.append(self._chat.escape_data(message))
+        return shown
+
+    def _next(self, shown: Sequence[Message]) -> Prompt:
+        rendered = self._chat.render(shown, self.tools) + self._prefill
+        rest = self._rest(rendered)
+        if rest is None and self._answer is not None:
+            rest = self._rest_behind_equal(rendered, shown)
+        self._rendered, self._seen = rendered, list(shown)
+        if rest is None:
+            self._context = self._chat.encode(rendered, first=True)
+            return Prompt(self._context, self._context, extends=False)
+        new = self._chat.encode(rest, first=False)
+        self._context += new
+        return Prompt(self._context, new, extends=True)
+
+    def _rest(self, rendered: str) -> str | None:
+        """Return the text that ``rendered`` adds to the previous prompt and response, ``None`` if it differs."""
+        if self._rendered is None or not rendered.startswith(self._rendered):
+            return None
+        trailing = re.escape(self._response[len(self._response.rstrip()) :])
+        end = rf"\s*?{re.escape(self._end)}" if self._end else f"(?:{trailing})?"
+        response = re.compile(rf"\s*{re.escape(self._response.strip())}{end}")
+        match = response.match(rendered, len(self._rendered))
+        if match is None or self._chat.added.across(rendered, match.end()):
+            return None
+        return rendered[match.end() :] or None
+
+    def _rest_behind_equal(self, rendered: str, shown: Sequence[Message]) -> str | None:
+        """Return what stands behind another writing of the last response, ``None`` if there is none."""
+        assert self._rendered is not None
+        assert self._answer is not None
+        at = max((i for i, one in enumerate(shown) if one["role"] == "assistant"), default=-1)
+        if at < 0 or shown[at] != self._sent[-1][1] or list(shown[:at]) != self._seen:
+            return None
+        try:
+            before = self._chat.render(shown[:at], self.tools, generation=False)
+            other = [*shown[:at], said_otherwise(shown[at]), *shown[at + 1 :]]
+            behind = self._chat.render(other, self.tools) + self._prefill
+        except TemplateError:
+            return None
+        begin = shared(self._rendered, rendered)
+        if begin < len(before) or rendered[:begin] != behind[:begin]:
+            return None
+        tail = len(rendered) - shared(rendered[begin:][::-1], behind[begin:][::-1])
+        stop = self._stop(rendered, tail, cut_call=bool(shown[at].get("tool_calls")))
+        if stop is None or self._chat.added.across(rendered, stop):
+            return None
+        written = rendered[begin:stop].removesuffix(self._end)
+        form, prompt = self._chat.tool_format, rendered[:begin]
+        answer = form.read(written, end=self._end, prompt=prompt, tools=self.tools)
+        return (rendered[stop:] or None) if answer.key == self._answer.key else None
+
+    def _stop(self, rendered: str, tail: int, *, cut_call: bool) -> int | None:
+        """Return where a written response ends, of which everything behind ``tail`` is glue."""
+        if not self._end and not cut_call:
+            return tail
+        end = self._end or self._chat.tokenizer.eos_token
+        at = rendered.find(end, tail) if end else -1
+        return None if at < 0 else at + len(self._end)
 
 
-def _concerns_tools(message: Message) -> bool:
-    """Whether a message has what not every chat template knows."""
-    parts = message.get("tool_calls") or message.get("reasoning_content")
-    return bool(parts) or message["role"] in ("tool", "developer")
+def _copied(message: Message) -> dict[str, Any]:
+    """Return a copy to change at will."""
+    return {k: v if isinstance(v, str) else copy.deepcopy(v) for k, v in message.items()}

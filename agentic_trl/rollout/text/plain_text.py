@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic_trl.rollout.text.chat import ChatFormat, Message
+from agentic_trl.rollout.text.chat_format import ChatFormat, Message
 
 
 class PlainText(ChatFormat):

@@ -7,8 +7,9 @@ Contract:
   template or its training variant, any other of TRL's, or ``HERMES``, in this order.
 - Otherwise tools are ``HERMES`` text: schemas in the system message, calls in the content of the assistant, results in
   a message of the user, each in ``<tool_response>``.
-- A native template gets reasoning as ``reasoning_content`` and ``thinking`` if it shows it, arguments as objects, or
-  as JSON text if it refuses these. The role ``developer`` is ``system`` where a template does not show it.
+- A result that stands behind no call, as behind one that could not be read, is text also for a native template.
+- A native template gets reasoning apart if it shows that of calls, arguments as objects, or as JSON text if it refuses
+  these. The role ``developer`` is ``system`` where a template does not show it.
 """
 
 import json
@@ -33,7 +34,7 @@ from agentic_trl.rollout.text.answers import (
     call_key,
     read_answer,
 )
-from agentic_trl.rollout.text.tool_text import as_text, with_one_head
+from agentic_trl.rollout.text.tool_text import as_text, with_one_head, with_results_behind_calls
 
 Message = Mapping[str, Any]
 Render = Callable[..., str]
@@ -127,7 +128,7 @@ class ToolFormat:
         if not self.native:
             return as_text(messages, tools), []
         names = {call.get("id"): call["function"]["name"] for call in _calls(messages)}
-        shown = [self._native(one, names) for one in messages]
+        shown = [self._native(one, names) for one in with_results_behind_calls(messages)]
         return shown if self.developer else with_one_head(shown), list(tools)
 
     def read(
@@ -171,9 +172,8 @@ class ToolFormat:
 
     def _native(self, message: Message, names: Mapping[Any, str]) -> Message:
         shown = dict(message)
-        reasoning = shown.pop("reasoning_content", None)
-        if reasoning:
-            shown |= dict.fromkeys(REASONING, reasoning)
+        if not shown.get("reasoning_content"):
+            shown.pop("reasoning_content", None)
         calls = shown.pop(CALLS, None)
         if calls:
             shown[CALLS] = [self._call(one) for one in calls]

@@ -20,6 +20,9 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 
+ELSE = "\ue000"
+"""A text that stands in place of another to see where that ends."""
+
 
 def written_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a call as ``HERMES`` text.
@@ -53,6 +56,34 @@ def with_one_head(messages: Sequence[Message]) -> list[Message]:
     return shown
 
 
+def written_result(message: Message) -> str:
+    """Return a result as text.
+
+    Args:
+        message: A message of the role ``tool``.
+    """
+    return f"<tool_response>\n{message['content']}\n</tool_response>"
+
+
+def with_results_behind_calls(messages: Sequence[Message]) -> list[Message]:
+    """Return messages in which results that stand behind no call are text.
+
+    Args:
+        messages: Messages of any role.
+    """
+    shown: list[Message] = []
+    called = False
+    for message in messages:
+        if message["role"] != "tool":
+            called = bool(message.get("tool_calls"))
+            shown.append(message)
+        elif called:
+            shown.append(message)
+        else:
+            shown.append({"role": "user", "content": written_result(message)})
+    return shown
+
+
 def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return messages in which tools, calls and results are text.
 
@@ -72,7 +103,7 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> 
             parts += [written_call(one["name"], one["arguments"]) for one in functions]
             shown.append({"role": role, "content": "\n".join(parts)})
         elif role == "tool" or (role == "user" and results):
-            text = f"<tool_response>\n{content}\n</tool_response>" if role == "tool" else content
+            text = written_result(message) if role == "tool" else content
             if results:
                 text = f"{shown.pop()['content']}\n{text}"
             shown.append({"role": "user", "content": text})
@@ -87,3 +118,17 @@ def as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> 
             text = f"{head}\n\n{text}".strip()
         shown.insert(0, {"role": "system", "content": text})
     return shown
+
+
+def said_otherwise(message: Message) -> Message:
+    """Return a message like another but for the end of what it says.
+
+    Args:
+        message: A message of the assistant.
+    """
+    calls = message.get("tool_calls")
+    if not calls:
+        return {**message, "content": ELSE}
+    *first, last = calls
+    function = {**last["function"], "arguments": {ELSE: ELSE}}
+    return {**message, "tool_calls": [*first, {**last, "function": function}]}

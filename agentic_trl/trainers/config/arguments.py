@@ -7,7 +7,7 @@ from typing import Any
 
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
-from agentic_trl.rollout.text.conversation import History, WindowHistory, full_history
+from agentic_trl.rollout.text.chat import History, WindowHistory, full_history
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 
 logger = logging.getLogger(__name__)

@@ -49,6 +49,7 @@ class Host(Protocol):
     is_in_train: bool
     train_dataset: Any
     eval_dataset: Any
+    environments: list[Any] | None
     reward_funcs: list[Any]
     reward_func_names: list[str]
     reward_weights: Tensor

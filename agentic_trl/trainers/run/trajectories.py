@@ -83,7 +83,8 @@ def trace_lines(
             "score": one.score,
             "error": _plain(one.error),
             "messages": [
-                {key: _plain(text) for key, text in message.items()} for message in one.messages
+                {key: _as_column(value) for key, value in message.items()}
+                for message in one.messages
             ],
             "turns": [
                 _turn(turn, *credit.get(first + index, ([], [])))
@@ -97,6 +98,7 @@ def trace_lines(
 def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str, Any]:
     columns = {
         "extends": turn.extends,
+        "conversation": turn.conversation,
         "observation_ids": list(turn.observation_ids),
         "response_ids": list(turn.response_ids),
         "token_kinds": list(turn.token_kinds),
@@ -112,6 +114,11 @@ def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str
         "seconds": turn.seconds,
     }
     return columns | {old: columns[new] for old, new in COLUMNS.items()}
+
+
+def _as_column(value: Any) -> str:
+    """A text as it is, anything else of a message, such as calls of tools, as JSON text."""
+    return _plain(value if value is None or isinstance(value, str) else json.dumps(value))
 
 
 def _plain(text: str | None) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agentic_trl.algorithms.sorl import turn_mean_advantage
 from agentic_trl.algorithms.steppo import value_loss, whiten
-from agentic_trl.batching import Row, cut_rows, unsampled_row
+from agentic_trl.batching import Row, cut_rows, turns_of_rows, unsampled_row
 from agentic_trl.methods import CREDITS
 from agentic_trl.sampled_tokens import SampledTokens
 from agentic_trl.trainers.config.host import Host
@@ -135,9 +135,9 @@ def critic_loss(trainer: Host, micro: MicroBatch) -> tuple[Float[Tensor, ""], di
 
 def _final_row(trajectory: Trajectory) -> Row:
     """The last context of a trajectory with its last response and the observation after it, as a row."""
-    context: tuple[int, ...] = ()
-    for turn in trajectory.turns:
-        context = (context if turn.extends else ()) + turn.observation_ids + turn.response_ids
+    (last,) = [part for part in turns_of_rows(trajectory) if part[-1] == len(trajectory.turns) - 1]
+    turns = [trajectory.turns[index] for index in last]
+    context = sum((turn.observation_ids + turn.response_ids for turn in turns), ())
     final = trajectory.final_observation_ids
     ids = context + final if trajectory.final_extends else final
     return unsampled_row(ids)

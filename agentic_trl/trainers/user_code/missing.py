@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -18,7 +19,7 @@ from agentic_trl.methods import DEFAULTS, METHODS, readers
 from agentic_trl.types import StopReason
 
 _GIVEN = {"prompts", "completions", "completion_ids", "trajectories", "environment_score"}
-_GIVEN |= {"trainer_state", "log_extra", "log_metric"}
+_GIVEN |= {"environments", "trainer_state", "log_extra", "log_metric"}
 """What every reward function is handed besides the columns of the tasks."""
 _NOT_GIVEN = {"prompt", "completion", "completion_ids"}
 """Columns that are not handed to reward functions under their own names."""
@@ -53,6 +54,20 @@ def refuse_missing_packages(specs: Mapping[str, EnvSpec]) -> None:
         closing = getattr(environment, "close", lambda: None)()
         if inspect.iscoroutine(closing):
             asyncio.run(closing)
+
+
+def asks_for(reward_funcs: Sequence[Any], name: str) -> bool:
+    """Return whether a reward function has an argument of a name.
+
+    Args:
+        reward_funcs: Reward functions; models, names of models and ``None`` are passed over.
+        name: Name of the argument.
+    """
+    for function in reward_funcs:
+        with suppress(TypeError, ValueError):  # no function, or compiled code
+            if name in inspect.signature(function).parameters:
+                return True
+    return False
 
 
 def refuse_unfed(reward_funcs: Sequence[Any], columns: Sequence[str]) -> None:

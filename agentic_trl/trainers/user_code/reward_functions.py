@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isnan
 from typing import Any
 
@@ -71,7 +72,8 @@ def add_reward_functions(
 
     Reward functions get ``prompts`` (the messages before the first response), ``completions`` (all
     messages from the first response on), ``completion_ids`` (the sampled ids of all turns),
-    ``trajectories``, and every column of the task.
+    ``trajectories``, and every column of the task; those that ask for ``environments`` a copy of each, as it was after the
+    last step.
 
     Args:
         trainer: A TRL trainer, whose own reward machinery is used.
@@ -86,8 +88,11 @@ def add_reward_functions(
     """
     if len(trainer.reward_funcs) == 1:
         return list(trajectories)
-    pairs: list[tuple[Any, Any]] = [_split(one) for one in trajectories]
     assert trainer.rollouts is not None
+    if trainer.rollouts.settings.keep_environments:
+        trainer.environments = [one.environment for one in trajectories]
+        trajectories = [replace(one, environment=None) for one in trajectories]
+    pairs: list[tuple[Any, Any]] = [_split(one) for one in trajectories]
     if isinstance(trainer.rollouts.chat, PlainText):
         pairs = [(_join(prompt), _join(response)) for prompt, response in pairs]
     prompts, completions = zip(*pairs, strict=True)
@@ -96,7 +101,10 @@ def add_reward_functions(
         for task, one in zip(inputs, trajectories, strict=True)
     ]
     ids = [[i for turn in one.turns for i in turn.response_ids] for one in trajectories]
-    per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
+    try:
+        per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
+    finally:
+        trainer.environments = None
     mine = per_function[first : first + len(trajectories)]
     kept = len(trajectories) if kept is None else kept
     log_reward_functions(trainer, mine[:kept], asked=len(trajectories), mode=mode)

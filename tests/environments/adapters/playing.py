@@ -9,8 +9,7 @@ import functools
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import full_history
+from agentic_trl.rollout.text.chat import ChatFormat, full_history
 from tests.rollout.scripted import Waves, given
 from tests.tokenizers import build
 

@@ -13,7 +13,7 @@ import pytest
 from agentic_trl.environments.adapters.alfworld import ALFWorld
 from agentic_trl.environments.adapters.alfworld_houses import write_houses
 from agentic_trl.environments.registry import env_spec
-from agentic_trl.rollout.text.conversation import WindowHistory
+from agentic_trl.rollout.text.chat import WindowHistory
 from agentic_trl.types import StopReason
 from tests.environments.adapters.playing import play
 

@@ -13,7 +13,7 @@ import pytest
 from agentic_trl.environments.adapters import scienceworld
 from agentic_trl.environments.adapters.scienceworld import ScienceWorld
 from agentic_trl.environments.registry import env_spec
-from agentic_trl.rollout.text.conversation import WindowHistory
+from agentic_trl.rollout.text.chat import WindowHistory
 from agentic_trl.types import StopReason
 from tests.environments.adapters.playing import play
 

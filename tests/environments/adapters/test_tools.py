@@ -30,6 +30,19 @@ def call(name, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+def message(*calls, content=""):
+    """What an environment receives of a response."""
+    made = [
+        {"id": f"call{i:05d}", "type": "function", "function": {"name": n, "arguments": a}}
+        for i, (n, a) in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": content, "reasoning_content": "", "tool_calls": made}
+
+
+def results(info):
+    return [(one["name"], one["content"]) for one in info["messages"]]
+
+
 class Guess:
     """A class for TRL: guess a number; half the reward for being near."""
 
@@ -100,8 +113,7 @@ def test_the_tools_are_what_trl_takes_from_the_class():
         if name not in ("reset", "get_reward") and not name.startswith("_")
     ]
     assert sorted(env._tools) == taken == ["ask", "guess"]
-    lines = env.instructions.split("<tools>\n")[1].split("\n</tools>")[0].splitlines()
-    schemas = {one["function"]["name"]: one["function"] for one in map(json.loads, lines)}
+    schemas = {one["function"]["name"]: one["function"] for one in env.tools}
     assert schemas["guess"]["parameters"]["properties"] == {
         "number": {"type": "integer", "description": "The guess."}
     }
@@ -142,9 +154,11 @@ def test_an_episode_through_the_rollout_earns_what_the_reward_rises_by():
     assert env.inner.rows == [task]
     system, _, rest = prompts[0].partition("<|im_end|>")
     assert "Play.\n\n# Tools" in system
+    assert '{"type": "function", "function": {"name": "guess"' in system
     assert "user\nHello. Guess a number.<|im_end|>" in rest
-    assert "guess: too low<|im_end|>" in prompts[1]
-    assert "guess: right<|im_end|>" in prompts[3]
+    result = "<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>"
+    assert prompts[1].endswith(result.format("too low") + "\n<|im_start|>assistant\n")
+    assert result.format("right") in prompts[3]
 
 
 def test_a_cut_episode_has_its_reward():
@@ -156,41 +170,72 @@ def test_a_cut_episode_has_its_reward():
     assert [turn.reward for turn in trajectory.turns] == [0.5, 0.0]
     # A new episode starts from nothing.
     env.reset(options={"secret": 6})
-    assert env.step(call("guess", number=6))[1] == 1.0
+    assert env.step(message(("guess", {"number": 6})))[1] == 1.0
 
 
-def test_calls_of_one_answer_run_in_order_and_reasoning_is_no_call():
+def test_calls_of_one_response_run_in_order():
     env = ToolEnv(Guess, [add])
     env.reset()
-    thought = f"<think>{call('guess', number=7)}</think>"
-    both = f"{thought} First {call('guess', number=9)} then {call('add', first=2, second=3)}"
+    both = message(("guess", {"number": 9}), ("add", {"first": 2, "second": 3}))
     text, reward, done, cut, info = env.step(both)
-    assert (text, reward, done, cut) == ("guess: too high\nadd: 5", 0.5, False, False)
-    assert info == {"invalid_action": False}
-    _, _, done, _, _ = env.step(thought)
-    assert done
+    assert (text, reward, done, cut, info["invalid_action"]) == ("", 0.5, False, False, False)
+    assert info["messages"] == [
+        {"role": "tool", "tool_call_id": "call00000", "name": "guess", "content": "too high"},
+        {"role": "tool", "tool_call_id": "call00001", "name": "add", "content": "5"},
+    ]
+    _, _, done, _, info = env.step(message(content="It is 7."))
+    assert (done, info["messages"]) == (True, [])
+
+
+def test_reasoning_is_no_call():
+    env = ToolEnv(Guess)
+    thought = f"<think>{call('guess', number=7)}</think>"
+    (one,), _ = play(
+        [env], [{}], lambda env: thought + call("guess", number=9), max_turns=1, form="{}"
+    )
+    assert one.score == 0.5  # near, not right
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
+    ("function", "arguments", "text"),
     [
-        (call("ask", question="the secret?"), "ask: {'error': 'I do not tell'}"),
-        (call("reset"), "error: there is no function 'reset'"),
-        (call("_hidden"), "error: there is no function '_hidden'"),
-        ("<tool_call>{guess 3}</tool_call>", "error: a call is a JSON object"),
-        ("<tool_call>[1, 2]</tool_call>", "error: a call is a JSON object"),
-        ('<tool_call>{"name": ["add"]}</tool_call>', "error: a call is a JSON object"),
-        ('<tool_call>{"arguments": {}}</tool_call>', "error: a call is a JSON object"),
-        ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', "add: {'error':"),
-        (call("add", first=1), "add: {'error':"),
+        ("ask", {"question": "the secret?"}, "{'error': 'I do not tell'}"),
+        ("reset", {}, "{'error': \"there is no function 'reset'\"}"),
+        ("_hidden", {}, "{'error': \"there is no function '_hidden'\"}"),
+        ("add", {"first": 1}, "{'error': \"add() missing 1 required"),
+        ("add", {"first": 1, "second": 2, "self": 3}, "{'error': \"add() got an unexpected"),
+        ("add", {"first": 1, "second": None}, "{'error': \"unsupported operand"),
     ],
 )
-def test_a_call_that_fails_is_told_and_the_episode_goes_on(answer, text):
+def test_a_call_that_fails_is_told_and_the_episode_goes_on(function, arguments, text):
     env = ToolEnv(Guess, [add])
     env.reset()
-    said, reward, done, _, info = env.step(answer)
+    _, reward, done, _, info = env.step(message((function, arguments)))
+    ((name, said),) = results(info)
+    assert name == function
     assert said.startswith(text)
     assert (reward, done, info["invalid_action"]) == (0.0, False, True)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "<tool_call>{guess 3}</tool_call>",
+        "<tool_call>[1, 2]</tool_call>",
+        '<tool_call>{"name": ["add"]}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": 3}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": "3"}</tool_call>',
+        '<tool_call>{"name": "guess", "arguments": {"number": 7}}',
+        call("guess", number=7) + "<tool_call>",
+    ],
+)
+def test_a_call_that_cannot_be_read_is_told_and_nothing_is_carried_out(answer):
+    answers = iter([answer, "It is 7."])
+    (one,), ((_, prompt),) = play([ToolEnv(Guess)], [{}], lambda env: next(answers), form="{}")
+    assert (one.score, one.turns[0].valid, one.turns[1].valid) == (0.0, False, True)
+    assert "user\nerror: a call in your answer cannot be read" in prompt
+    assert one.stop is StopReason.TERMINATED
 
 
 def test_plain_functions_need_no_class():
@@ -201,17 +246,10 @@ def test_plain_functions_need_no_class():
     observation, info = env.reset(options={"prompt": prompt, "noise_seed": 1})
     assert observation == "1 + 2?"
     (head,) = info["messages"]
-    assert head["role"] == "system"
-    assert head["content"].startswith("Be brief.\n\n# Tools")
+    assert head == {"role": "system", "content": "Be brief."}
     assert env.reset(options={"prompt": "1 + 2?"})[0] == "1 + 2?"
-    assert env.step(call("add", first=1, second=2)) == (
-        "add: 3",
-        0.0,
-        False,
-        False,
-        {"invalid_action": False},
-    )
-    assert env.step("3") == ("", 0.0, True, False, {"invalid_action": False})
+    assert results(env.step(message(("add", {"first": 1, "second": 2})))[-1]) == [("add", "3")]
+    assert env.step(message(content="3"))[:4] == ("", 0.0, True, False)
 
 
 def test_earlier_messages_stay_in_their_order():
@@ -219,8 +257,7 @@ def test_earlier_messages_stay_in_their_order():
     turns = [("user", "a"), ("assistant", "b"), ("user", "c")]
     prompt = [{"role": role, "content": content} for role, content in turns]
     observation, info = env.reset(options={"prompt": prompt})
-    assert [one["role"] for one in info["messages"]] == ["system", "user", "assistant"]
-    assert (info["messages"][1:], observation) == (prompt[:2], "c")
+    assert (info["messages"], observation) == (prompt[:2], "c")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +302,8 @@ def test_async_classes():
 
     env = ToolEnv(Later)
     assert env.reset(options={"prompt": "x"})[0] == "x"
-    assert env.step(call("wait"))[:2] == ("wait: done", 0.25)
+    _, reward, _, _, info = env.step(message(("wait", {})))
+    assert (results(info), reward) == ([("wait", "done")], 0.25)
 
 
 def test_names_in_recipes():

@@ -74,7 +74,7 @@ def test_tools(reward, error):
     env.reset()
     env.inner.reward = reward
     with pytest.raises(error, match="get_reward of Guess is "):
-        env.step("x")
+        env.step({"content": "x"})
 
 
 class Client:

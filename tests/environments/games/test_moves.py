@@ -25,7 +25,7 @@ from agentic_trl.environments.registry import resolve_environment
 from agentic_trl.rollout.demonstrate import demonstrate
 from agentic_trl.rollout.manager import RolloutSettings
 from agentic_trl.rollout.task import Limits
-from agentic_trl.rollout.text.conversation import WindowHistory
+from agentic_trl.rollout.text.chat import WindowHistory
 
 LAKE = ["SFFF", "FHFH", "FFFH", "HFFG"]
 # Two boxes in a corridor with a wall at both ends.

@@ -40,12 +40,12 @@ def critical(freedom, z=4.0):
 
 
 SAMPLINGS = [
-    {"temperature": 0.7},
+    pytest.param({"temperature": 0.7}, marks=pytest.mark.slow),
     {"temperature": 1.3},
     {"top_k": 5},
     {"top_p": 0.8, "temperature": 1.3},
     {"min_p": 0.1},
-    {"repetition_penalty": 1.7},
+    pytest.param({"repetition_penalty": 1.7}, marks=pytest.mark.slow),
     {"repetition_penalty": 1.3, "top_k": 10, "top_p": 0.9, "min_p": 0.02, "temperature": 1.3},
 ]
 

@@ -11,8 +11,7 @@ import re
 
 import pytest
 
-from agentic_trl.rollout.text.chat import SHORT, ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory
+from agentic_trl.rollout.text.chat import SHORT, ChatFormat, Conversation, WindowHistory
 from tests.tokenizers import ENDS, FAMILIES, build, make, rendering, spell
 
 SYSTEM = "instructions: go up or down"

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers
 
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation
 from tests.tokenizers import FAMILIES, build, make, spell, template_marks
 
 SYSTEM = "instructions: go up or down"

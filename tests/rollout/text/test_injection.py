@@ -26,8 +26,7 @@ from agentic_trl.environments.base import TextEnv
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory, full_history
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.types import StopReason, TokenKind, Trajectory, Turn
 from agentic_trl.viewer import render_trajectory

@@ -34,8 +34,7 @@ from agentic_trl.evaluation import EpisodeRecord, summarize
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.chat import ChatFormat
-from agentic_trl.rollout.text.conversation import Conversation, WindowHistory, full_history
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory, full_history
 from tests.rollout.scripted import Waves, given
 from tests.tokenizers import (
     FAMILIES,
@@ -329,7 +328,13 @@ def test_every_template_is_played():
     assert refused == set(NOT_PLAYED) == set()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        "byte_level",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in FAMILIES if one != "byte_level"),
+    ],
+)
 def test_rows_are_what_the_engine_saw(family, capsys):
     play_all(family, capsys, scale=1)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.task import Limits, Start
-from agentic_trl.rollout.text.conversation import full_history
+from agentic_trl.rollout.text.chat import full_history
 from tests.rollout.scripted import given
 from tests.rollout.text.test_templates import Player, and_training
 from tests.tokenizers import TURN_ENDS, respell
@@ -20,7 +20,9 @@ from tests.tokenizers import TURN_ENDS, respell
 TOOL_TEMPLATES = {"gemma4", *(f"gemma4_v{n}" for n in (2, 3, 4, 5)), "lfm2_2_5", "lfm2_2_5_v2"}
 TOOL_TEMPLATES |= {"lfm2_2_5_vl", "llama3_1", "llama3_2", "qwen3_5_nothink", "qwen3_5_think"}
 TOOL_TEMPLATES |= {"qwen3_5_nothink_training", "qwen3_5_think_training"}
-TOOL_TEMPLATES |= and_training("diffusion_gemma", "glm4moe", "gptoss", "lfm2_v2", "qwen2_5", "qwen3")
+TOOL_TEMPLATES |= and_training(
+    "diffusion_gemma", "glm4moe", "gptoss", "lfm2_v2", "qwen2_5", "qwen3"
+)
 TOOL_TEMPLATES |= and_training("nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra")
 TOOL_TEMPLATES |= and_training("nemotron_3_5_lightning", "qwen3_6", "qwen3_8", "qwen3_vl")
 TOOL_TEMPLATES |= and_training("qwen3_instruct_2507")
@@ -34,14 +36,23 @@ XML = {one for one in TOOL_TEMPLATES if re.match("glm4moe|nemotron|qwen3_5|qwen3
 NO_THOUGHT = {"llama3_1", "llama3_2"}
 """Templates whose parser knows no reasoning."""
 
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "get_0",
+        "description": "Get.",
+        "parameters": {"type": "object", "properties": {}},
+    },
+}
+
 WORDS = ["wall", "go left", "a: b", "x=1", "漢字", "é", "0x1F", "half ½", "user", "-"]
 
 
 def call_end(template):
     """The token that ends a response with calls."""
     special = {"gptoss": "<|call|>", "glm4moe": "<|observation|>", "gemma4": "<|tool_response>"}
-    special["diffusion_gemma"] = "<|tool_response>"
-    names = [name for name in special if template.startswith(name)]
+    special |= {"diffusion_gemma": "<|tool_response>", "gemma4_v2": "<turn|>"}
+    names = sorted((name for name in special if template.startswith(name)), reverse=True)
     return special[names[0]] if names else TURN_ENDS[template]
 
 
@@ -64,7 +75,9 @@ def a_value(rng, kind, template):
         return rng.randint(-5, 99)
     if kind == "boolean":
         return rng.random() < 0.5
-    deep = rng.choice(WORDS) if template.startswith("gemma4") else None  # which writes None, no JSON
+    deep = (
+        rng.choice(WORDS) if template.startswith("gemma4") else None
+    )  # which writes None, no JSON
     inside = [rng.randint(0, 9), rng.choice(WORDS), [1, {"deep": deep}], rng.random() < 0.5]
     return {"k": rng.choice(inside), "e": {}} if kind == "object" else rng.sample(inside, 2)
 
@@ -102,6 +115,15 @@ def own_writing(chat, schemas, said):
     return written[same:]
 
 
+def hermes_writing(said):
+    """The same where the template knows no tools."""
+    parts = [f"<think>\n{said['reasoning_content']}\n</think>"] if "thinking" in said else []
+    parts += [said["content"]] if said["content"] else []
+    for one in said.get("tool_calls", ()):
+        parts.append(f"<tool_call>\n{json.dumps(one['function'])}\n</tool_call>")
+    return "\n".join(parts)
+
+
 def restyled(rng, text):
     """The same calls with other spaces and orders in their JSON."""
 
@@ -110,7 +132,9 @@ def restyled(rng, text):
         keys = list(call)
         rng.shuffle(keys)
         between = rng.choice([(",", ":"), (", ", ": "), (" , ", " : ")])
-        body = json.dumps({k: call[k] for k in keys}, separators=between, ensure_ascii=rng.random() < 0.5)
+        body = json.dumps(
+            {k: call[k] for k in keys}, separators=between, ensure_ascii=rng.random() < 0.5
+        )
         space = rng.choice(["", "\n", " "])
         return f"<tool_call>{space}{body}{space}</tool_call>"
 
@@ -179,8 +203,12 @@ def a_saying(rng, chat, template, schemas):
     thought = rng.choice(["so", "the wall\n\nand up"]) if thinks else ""
     harmony = template.startswith("gptoss")
     content = rng.choice(WORDS[:6]) if not calls or (rng.random() < 0.3 and not harmony) else ""
-    end = call_end(template) if calls else TURN_ENDS[template]
-    text = own_writing(chat, schemas, message(content, calls, thought)).rstrip().removesuffix(end)
+    said = message(content, calls, thought)
+    if template in TOOL_TEMPLATES:
+        end = call_end(template) if calls else TURN_ENDS[template]
+        text = own_writing(chat, schemas, said).rstrip().removesuffix(end)
+    else:
+        end, text = TURN_ENDS[template], hermes_writing(said)
     text = restyled(rng, text)
     known = calls
     if calls and rng.random() < 0.2:

@@ -36,6 +36,7 @@ ATTRIBUTES = (
     "num_iterations",
     "ref_model",
     "beta",
+    "environments",
     "reward_funcs",
     "reward_weights",
     "reward_func_names",

@@ -75,9 +75,14 @@ def alone_of(name, tmp_path):
     return alone
 
 
+@pytest.fixture(scope="module")
+def replicated(tmp_path_factory):
+    return on_two_ranks("replicated", tmp_path_factory.mktemp("replicated"))
+
+
 @pytest.mark.parametrize("name", SCRIPTED_CASES)
-def test_two_ranks_give_the_gradient_of_the_union(tmp_path, name):
-    alone, both = alone_of(name, tmp_path), on_two_ranks(name, tmp_path)
+def test_two_ranks_give_the_gradient_of_the_union(tmp_path, replicated, name):
+    alone, both = alone_of(name, tmp_path), replicated[name]
     assert len(both["gradients"]) == len(alone.gradients.steps)
     largest = max(g.abs().max().item() for g in alone.gradients.steps[-1].values())
     assert largest > 1e-3
@@ -102,8 +107,8 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, name):
         assert both["micro_batches"][0] != both["micro_batches"][1]
 
 
-def test_two_ranks_log_what_reward_functions_report(tmp_path):
-    result = on_two_ranks("reports", tmp_path)
+def test_two_ranks_log_what_reward_functions_report(replicated):
+    result = replicated["reports"]
     for name in ("mine", "eval_mine"):
         # 1 on one rank, 2 and 2 on the other: 5 / 3.
         assert [e[name] for e in result["metrics"] if name in e] == pytest.approx([5 / 3])
@@ -116,19 +121,14 @@ def test_two_ranks_log_what_reward_functions_report(tmp_path):
     assert result["rewards"]["talkative"] == answers
 
 
-@pytest.fixture(scope="module")
-def played(tmp_path_factory):
-    return on_two_ranks("play", tmp_path_factory.mktemp("played"))
-
-
-def test_episodes_of_1_and_30_turns_on_different_ranks(played):
-    result = played
+def test_episodes_of_1_and_30_turns_on_different_ranks(replicated):
+    result = replicated["play"]
     assert result["equal"]
     assert sorted(result["evaluated"]) == [(1_000_000 + i, 0) for i in range(3)]
 
 
-def test_episodes_of_1_and_30_turns_with_one_vllm_server_for_both_ranks(tmp_path):
-    check_vllm(on_two_ranks("vllm", tmp_path))
+def test_episodes_of_1_and_30_turns_with_one_vllm_server_for_both_ranks(replicated):
+    check_vllm(replicated["vllm"])
 
 
 def check_vllm(result):
@@ -142,11 +142,11 @@ def check_vllm(result):
 
 
 @pytest.mark.parametrize("name", PPO_CASES)
-def test_two_ranks_train_policy_and_critic_as_one_process(tmp_path, name):
+def test_two_ranks_train_policy_and_critic_as_one_process(tmp_path, replicated, name):
     trajectories, knobs = episodes_of(name)
     alone = make_ppo(tmp_path / "one", trajectories, peft=name in LORA_CASES, **knobs)
     alone.train()
-    both = on_two_ranks(name, tmp_path)
+    both = replicated[name]
     assert len(both["gradients"]) == len(alone.gradients.steps) == 2
     for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
         assert_rounding(two, one, **SUMS)
@@ -178,8 +178,8 @@ def check_gradients(alone, both):
     assert first == second
 
 
-def test_sharded_parameters_play_and_learn_as_replicated_ones(sharded, played):
-    check_played(sharded["play"], played)
+def test_sharded_parameters_play_and_learn_as_replicated_ones(sharded, replicated):
+    check_played(sharded["play"], replicated["play"])
 
 
 def check_played(result, played):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.deepspeed
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    return on_two_ranks("play", tmp_path_factory.mktemp("played"))
+    return on_two_ranks("replicated", tmp_path_factory.mktemp("played"))["play"]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])

@@ -336,20 +336,25 @@ class Saves(TrainerCallback):
         self.seen.append(os.listdir(f"{args.output_dir}/checkpoint-{state.global_step}"))
 
 
+def replicated_cases(folder):
+    """All that runs with whole parameters on each rank, but a run that resumes, in one go."""
+    return {
+        "play": play_case(folder / "play"),
+        "vllm": vllm_case(folder / "vllm"),
+        "reports": reports_case(folder / "reports"),
+        **{name: scripted_case(name, folder / name) for name in SCRIPTED_CASES},
+        **{name: ppo_case(name, folder / name) for name in PPO_CASES},
+    }
+
+
+CASES = {"replicated": replicated_cases, "sharded": sharded_cases, "resume": resume_case}
+
+
 def main():
     name, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
     faulthandler.dump_traceback_later(200, exit=True)  # a hang says where
-    if name == "resume":
-        result = resume_case(folder)
-    elif name == "sharded":
-        result = sharded_cases(folder)
-    elif name in PPO_CASES:
-        result = ppo_case(name, folder)
-    elif name in ("vllm", "reports"):
-        result = {"vllm": vllm_case, "reports": reports_case}[name](folder)
-    else:
-        result = scripted_case(name, folder) if name in SCRIPTED_CASES else play_case(folder)
+    result = CASES[name](folder)
     if distributed.get_rank() == 0:
         torch.save(result, folder / f"{name}.pt")
     distributed.barrier()

@@ -84,9 +84,17 @@ CASES = [
     (adapter_ppo, 11, (6, 9)),
     (synced_reference, 7, (3, 6)),
 ]
+SLOW = (lora, ppo)
+"""What an adapter with a critic has, too, or nearly so."""
 
 
-@pytest.mark.parametrize(("build", "steps", "at"), CASES, ids=[c[0].__name__ for c in CASES])
+@pytest.mark.parametrize(
+    ("build", "steps", "at"),
+    [
+        pytest.param(*case, id=case[0].__name__, marks=[pytest.mark.slow] * (case[0] in SLOW))
+        for case in CASES
+    ],
+)
 def test_a_resumed_run_is_the_same_run(tmp_path, build, steps, at):
     whole = build(tmp_path / "whole", max_steps=steps)
     whole.train()
@@ -161,7 +169,7 @@ def test_a_missing_state_file_plays_the_generation_again_with_a_warning(tmp_path
 
 @pytest.mark.slow
 def test_killed_runs_go_on_as_if_nothing_had_been(capsys):
-    report, status = main(["--kills", "4", "--kinds", "ppo"])
+    report, status = main(["--kills", "4", "--kinds", "ppo-lora"])
     assert status == 0, capsys.readouterr().out
     assert report["kills"] == 4
     assert report["differ"] == 0

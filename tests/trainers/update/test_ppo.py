@@ -297,8 +297,15 @@ def test_a_cut_episode_can_be_bootstrapped(tmp_path):
         assert cells[sum(lengths[:turn])][1] == pytest.approx(last[i], abs=EXACT)
 
 
-@pytest.mark.parametrize("peft", [False, True])
-@pytest.mark.parametrize("method", ["ppo", "steppo"])
+@pytest.mark.parametrize(
+    ("method", "peft"),
+    [
+        ("ppo", False),
+        ("steppo", True),
+        pytest.param("ppo", True, marks=pytest.mark.slow),
+        pytest.param("steppo", False, marks=pytest.mark.slow),
+    ],
+)
 def test_resumed_policy_and_critic_are_equal(tmp_path, peft, method):
     knobs = {
         "max_steps": 6,

@@ -155,6 +155,6 @@ def test_a_threshold_needs_something_to_judge():
         ToolEnv(tools=[add], success_threshold=0.5)
     env = ToolEnv(Guess, success_threshold=0.5)
     env.reset()
-    assert [env.step("x")[4].get("success"), ToolEnv.earns_rewards] == [False, None]
+    assert [env.step({"content": "x"})[4].get("success"), ToolEnv.earns_rewards] == [False, None]
     assert isinstance(env, TextEnv)
     assert env.earns_rewards

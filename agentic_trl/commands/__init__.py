@@ -1,0 +1,1 @@
+"""The commands; each module is imported when its command is called."""

@@ -1,0 +1,114 @@
+"""``agentic_trl evaluate``: play held-out tasks and print the metrics."""
+
+import argparse
+import inspect
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rich
+
+from agentic_trl.assets import tiny_policy
+from agentic_trl.command_line import naming, prepare_file
+from agentic_trl.trainers.evaluate import evaluate
+from agentic_trl.trainers.run.trajectories import trace_lines
+from agentic_trl.viewer import render_trajectory
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's flags."""
+    parser = argparse.ArgumentParser(prog="agentic_trl evaluate", description=__doc__)
+    parser.add_argument(
+        "--model", default="tiny", help="path or name; 'tiny' is the embedded policy"
+    )
+    parser.add_argument("--tokenizer", default=None, help="path or name; unset is the model's own")
+    parser.add_argument(
+        "--environment", required=True, help="registered id, module:Class or module:id"
+    )
+    parser.add_argument("--environment_kwargs", type=_object, default={}, help="JSON object")
+    parser.add_argument(
+        "--tasks", type=_rows, default=None, help="JSON lines; unset makes num_tasks"
+    )
+    parser.add_argument("--num_tasks", type=int, default=200)
+    parser.add_argument("--attempts", type=int, default=1, help="episodes a task; > 1 gives pass^k")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    parser.add_argument("--max_turns", type=int, default=None)
+    parser.add_argument("--max_tokens_per_turn", type=int, default=512)
+    parser.add_argument("--max_context_tokens", type=int, default=None, help="unset is the model's")
+    parser.add_argument(
+        "--history_window", type=int, default=None, help="past turns; unset is full"
+    )
+    parser.add_argument("--stop_strings", nargs="+", default=None, help="texts that end an answer")
+    parser.add_argument("--response_prefill", default=None, help="beginning of every answer")
+    parser.add_argument("--success_threshold", type=float, default=None, help="score of a success")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--max_failed_fraction", type=float, default=0.5, help="more is an error")
+    parser.add_argument("--engine_probe", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--progress", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--output", type=Path, default=None, help="JSON lines of the trajectories")
+    parser.add_argument("--show", type=int, default=0, help="number of trajectories to print")
+    return parser
+
+
+def run(words: Sequence[str]) -> int:
+    """Play, print the metrics and write down what was asked for.
+
+    Args:
+        words: The flags.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        Exception: What ``agentic_trl.evaluate`` raises.
+    """
+    options = parser().parse_args(words)
+    if options.output is not None:
+        prepare_file(options.output)
+    names = inspect.signature(evaluate).parameters.keys() & vars(options)
+    given = {name: getattr(options, name) for name in names}
+    with naming(options.model):
+        result = evaluate(
+            **{**given, "model": tiny_policy() if options.model == "tiny" else options.model}
+        )
+    for trajectory in result.trajectories[: options.show]:
+        rich.print(render_trajectory(trajectory))
+    if options.output is not None:
+        lines = [json.dumps(line) for line in trace_lines(result.trajectories)]
+        options.output.write_text("\n".join(lines) + "\n", encoding="ascii")
+    for name, value in result.metrics.items():
+        print(f"{name:28} {value:.4g}")
+    return 0
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return the object of a JSON text.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is something else.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a JSON object")
+    return value
+
+
+def _rows(path: str) -> list[dict[str, Any]]:
+    """Return the tasks of a file of JSON lines.
+
+    Raises:
+        argparse.ArgumentTypeError: If it cannot be read, or a line is no object.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be read as JSON lines: {error}") from error
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        raise argparse.ArgumentTypeError(f"{path}: expected a JSON object a line, a task each")
+    return rows
