@@ -26,7 +26,7 @@ HEAD_SECONDS = 10.0
 body that was refused."""
 
 WRITE_SECONDS = 60.0
-"""Seconds in which an answer has to be taken."""
+"""Seconds in which a client has to take what is written to it."""
 
 IDLE_SECONDS = 120
 """Seconds that a connection may rest between two requests."""
@@ -36,11 +36,12 @@ MAX_CONNECTIONS = 2000
 
 
 class GuardedProtocol(H11Protocol):
-    """A connection that is closed if there are too many, or if a request's head does not come."""
+    """A connection that is closed if there are too many, if a request's head does not come, or if its answer is not taken."""
 
     most = MAX_CONNECTIONS
     """Connections at a time."""
     _head: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Open the connection, or close it at once.
@@ -73,7 +74,24 @@ class GuardedProtocol(H11Protocol):
             exc: Why it ended.
         """
         self._head_came()
+        self._taken()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Note that the client does not take what is written: it has some time to do so."""
+        super().pause_writing()
+        if self._writing is None:
+            self._writing = self.loop.call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Note that the client has taken what was written."""
+        super().resume_writing()
+        self._taken()
+
+    def _taken(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None
 
     def _owes(self) -> bool:
         """Whether a head has begun, or the rest of a body comes that nobody reads."""
@@ -180,10 +198,7 @@ class AnswerResponse(Response):
         gone = asyncio.ensure_future(receive())
         arrived = False
         try:
-            async with asyncio.timeout(WRITE_SECONDS):
-                arrived = await self._send(send, gone)
-        except TimeoutError:
-            pass  # a client that does not read: uvicorn closes the connection of an answer that is not whole
+            arrived = await self._send(send, gone)
         finally:
             (self._ask.written if arrived else self._ask.lost)()
             gone.cancel()

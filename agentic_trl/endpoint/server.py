@@ -149,7 +149,7 @@ class Endpoint:
             )
 
 
-_endpoints: dict[tuple[int, str], Endpoint] = {}
+_endpoints: dict[str, Endpoint] = {}
 _starting = threading.Lock()
 
 
@@ -163,10 +163,9 @@ def shared_endpoint(host: str = LOOPBACK) -> Endpoint:
         OSError: If the address cannot be listened on.
     """
     with _starting:
-        place = (os.getpid(), host)  # a fork has no threads of its parent
-        known = _endpoints.get(place)
-        if known is None or not known.alive:
-            known = _endpoints[place] = Endpoint(host)
+        known = _endpoints.get(host)
+        if known is None or not known.alive:  # a fork has none of its parent's threads
+            known = _endpoints[host] = Endpoint(host)
         return known
 
 
