@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from agentic_trl.command_line import fail, find_user_modules
+from agentic_trl.user_values import let_streams_show_anything
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{usage()}\n\nagentic_trl: {_unknown(words)}\n")
         return 2
     find_user_modules()
+    let_streams_show_anything()
     command = COMMANDS[words[0]]
     try:
         module, function = command.place.split(":")

@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean, median
 
+from agentic_trl.error_kinds import WHERE, BrokenEnvironmentsError
 from agentic_trl.evaluation import EpisodeRecord
+from agentic_trl.rollout.episode.play import OWN_ANSWER
 from agentic_trl.types import StopReason
 
 logger = logging.getLogger(__name__)
@@ -13,12 +15,14 @@ logger = logging.getLogger(__name__)
 MOSTLY = 0.9
 """Share of responses cut by a limit from which a batch is reported."""
 
-WHERE = "\n\nWhere it was raised:\n"
-"""What stands between an error's sentence and the traceback of the user's code."""
+MEND = "Mend the environment, or raise the limit."
+"""What to do about an environment that fails."""
 
-
-class BrokenEnvironmentsError(RuntimeError):
-    """Too many environments failed; the message is a sentence for the user, with a traceback behind ``WHERE``."""
+ANOTHER_TEMPLATE = (
+    "The environment is fine. Give the tokenizer a chat template that shows what the model writes as it is "
+    "(tokenizer.chat_template), or show the template no earlier answers: history='window' with history_window=0."
+)
+"""What to do about a template that refuses what the policy wrote."""
 
 
 def summarize_faults(records: Sequence[EpisodeRecord]) -> dict[str, float]:
@@ -72,13 +76,15 @@ def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction
     failed = [one for one in records if one.stop.failed]
     if failed:
         share, first = len(failed) / len(records), failed[0].error
+        own = first.startswith(OWN_ANSWER)
+        what = "episodes" if own else "environments"
         if share > max_failed_fraction:
             raise BrokenEnvironmentsError(
-                f"{len(failed)} of {len(records)} environments failed, more than max_failed_fraction="
-                f"{max_failed_fraction}. The first error: {first}. Mend the environment, or raise the limit."
-                f"{traceback_of(failed[0])}"
+                f"{len(failed)} of {len(records)} {what} failed, more than max_failed_fraction="
+                f"{max_failed_fraction}. The first error: {first}. {ANOTHER_TEMPLATE if own else MEND}"
+                f"{'' if own else traceback_of(failed[0])}"
             )
-        logger.warning("%d of %d environments failed; first: %s", len(failed), len(records), first)
+        logger.warning("%d of %d %s failed; first: %s", len(failed), len(records), what, first)
     elif retried := [one for one in records if one.faults]:
         logger.warning(
             "The environments of %d of %d episodes failed, and the episodes were played anew; first: %s",

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentic_trl.broken_batches import WHERE, BrokenEnvironmentsError
+from agentic_trl.error_kinds import WHERE, BrokenEnvironmentsError
+from agentic_trl.user_values import shown_text
 
 TRACEBACK = "AGENTIC_TRL_TRACEBACK"
 """Environment variable that brings tracebacks back."""
@@ -41,7 +42,7 @@ def sentence(error: BaseException) -> str:
         error: What was raised. The type of an error that is not usually for users is named, and how to see where
             it was raised.
     """
-    text = " ".join(str(error).split(WHERE)[0].split())
+    text = " ".join(shown_text(str(error).split(WHERE)[0]).split())
     if text and isinstance(error, ValueError | TypeError | OSError | ImportError | RuntimeError):
         return text
     named = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -97,7 +98,7 @@ def prepare_file(path: Path) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     there = path.exists()
-    with path.open("a", encoding="utf-8"):
+    with path.open("a", encoding="utf-8", newline="\n"):
         pass
     if not there:
         path.unlink()

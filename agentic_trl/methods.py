@@ -50,13 +50,27 @@ class Credit:
     critic: bool = False
     """Whether it needs a critic."""
     signals: tuple[str, ...] = ()
-    """Names of ``SIGNALS`` that it needs besides those of its kind."""
+    """Names of ``trainers.update.signal_needs.SIGNALS`` that it needs besides those of its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """Where a method comes from."""
+
+    method: str
+    """Name that it gives the method."""
+    title: str
+    """Its title."""
+    arxiv: str
+    """Its number on arXiv."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A paper."""
+    """What ``method=`` sets."""
 
+    paper: Paper
+    """Its source, which the model card names."""
     credit: Credit
     """Its rule for advantages."""
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -121,11 +135,30 @@ STEP_GAE = Credit(
     critic=True,
 )
 
+_SORL = ("SORL", "2511.20718")
+_ACTFOCUS = ("ACTFOCUS", "2605.14558")
+
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "grpo": Method(credit=GRPO),
-        "dr-grpo": Method(credit=GRPO, knobs={"scale_rewards": "none"}),
+        "grpo": Method(
+            paper=Paper(
+                "GRPO",
+                "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
+                "2402.03300",
+            ),
+            credit=GRPO,
+        ),
+        "dr-grpo": Method(
+            paper=Paper(
+                "Dr.GRPO",
+                "Understanding R1-Zero-Like Training: A Critical Perspective",
+                "2503.20783",
+            ),
+            credit=GRPO,
+            knobs={"scale_rewards": "none"},
+        ),
         "gspo": Method(
+            paper=Paper("GSPO", "Group Sequence Policy Optimization", "2507.18071"),
             credit=GRPO,
             knobs={
                 "importance_sampling_level": "sequence",
@@ -134,12 +167,34 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "loss_aggregation": "trajectory",
             },
         ),
-        "gigpo": Method(credit=GIGPO, knobs={"turn_gamma": 0.95}),
-        "planpo": Method(credit=PLANPO, knobs={"loss_aggregation": "turn"}),
-        "so-grpo": Method(credit=GRPO, knobs={"clip_normalization": "relative"}),
-        "actfocus-grpo": Method(credit=GRPO, knobs={"token_weighting": "actfocus"}),
-        "ppo": Method(credit=TOKEN_GAE),
+        "gigpo": Method(
+            paper=Paper(
+                "GiGPO",
+                "Group-in-Group Policy Optimization for LLM Agent Training",
+                "2505.10978",
+            ),
+            credit=GIGPO,
+            knobs={"turn_gamma": 0.95},
+        ),
+        "planpo": Method(
+            paper=Paper("PlanPO", "PlanPO", "2608.17289"),
+            credit=PLANPO,
+            knobs={"loss_aggregation": "turn"},
+        ),
+        "so-grpo": Method(
+            paper=Paper("SO-GRPO", *_SORL), credit=GRPO, knobs={"clip_normalization": "relative"}
+        ),
+        "actfocus-grpo": Method(
+            paper=Paper("ACTFOCUS on GRPO", *_ACTFOCUS),
+            credit=GRPO,
+            knobs={"token_weighting": "actfocus"},
+        ),
+        "ppo": Method(
+            paper=Paper("PPO", "Proximal Policy Optimization Algorithms", "1707.06347"),
+            credit=TOKEN_GAE,
+        ),
         "so-ppo": Method(
+            paper=Paper("SO-PPO", *_SORL),
             credit=TOKEN_GAE,
             knobs={
                 "turn_credit": "mean",
@@ -151,6 +206,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             },
         ),
         "steppo": Method(
+            paper=Paper("StepPO", "StepPO", "2604.18401"),
             credit=STEP_GAE,
             knobs={
                 "importance_sampling_level": "turn",
@@ -159,7 +215,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 "loss_aggregation": "turn",
             },
         ),
-        "actfocus-ppo": Method(credit=TOKEN_GAE, knobs={"token_weighting": "actfocus"}),
+        "actfocus-ppo": Method(
+            paper=Paper("ACTFOCUS on PPO", *_ACTFOCUS),
+            credit=TOKEN_GAE,
+            knobs={"token_weighting": "actfocus"},
+        ),
     }
 )
 """A record for each method. Sources: see ``PAPERS.md``."""
@@ -196,59 +256,3 @@ ACTFOCUS_KNOBS = ("actfocus_alpha", "actfocus_beta", "actfocus_renormalize")
 
 NORMALIZATIONS = ("relative", "floor", "paper")
 """Values of ``clip_normalization`` that scale the gradient."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
-    """A quantity that must differ from place to place for a method to act."""
-
-    of: str
-    """The things of which the log has the share."""
-    knob: str = "advantage"
-    """Knob that says whether a run needs it."""
-    values: tuple[str, ...]
-    """Values of the knob with which it does."""
-    weights: tuple[str, ...] = ()
-    """Knobs that weigh it: with all of them 0 nothing reads it."""
-    patience: Callable[[int], int] = lambda updates: 1
-    """Optimizer steps in a row without it after which it is missed, from those that a rollout serves."""
-
-
-def _living_on(signal: str) -> tuple[str, ...]:
-    return tuple(name for name, one in CREDITS.items() if signal in one.signals)
-
-
-SIGNALS: Mapping[str, Signal] = MappingProxyType(
-    {
-        "group_advantage": Signal(of="groups", values=credits_of(critic=False)),
-        "response_advantage": Signal(
-            of="groups",
-            values=_living_on("response_advantage"),
-            weights=("planpo_alpha_start", "planpo_alpha_end"),
-        ),
-        "state_advantage": Signal(
-            of="groups", values=_living_on("state_advantage"), weights=("gigpo_turn_weight",)
-        ),
-        "advantage": Signal(of="sampled tokens", values=credits_of(critic=True)),
-        "value": Signal(
-            of="the critic's positions",
-            values=credits_of(critic=True),
-            # A critic's head starts at 0, and the first optimizer step of a warm-up has the learning rate 0.
-            patience=lambda updates: 2 * updates + 1,
-        ),
-        "energy": Signal(
-            of="action tokens",
-            knob="token_weighting",
-            values=("actfocus",),
-            weights=("actfocus_beta",),
-        ),
-        "clipped": Signal(
-            of="units of the loss",
-            knob="clip_normalization",
-            values=NORMALIZATIONS,
-            # In a rollout's first update all ratios are 1; so many optimizer steps hold all updates of a rollout.
-            patience=lambda updates: 2 * updates - 1,
-        ),
-    }
-)
-"""The signals that methods need in order to act. A user's own ``advantage_function`` needs ``advantage`` alone, of turns."""

@@ -2,6 +2,7 @@
 
 import numbers
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,15 @@ to 1e38, still a float32 (at most 3.4e38): no return, variance or value loss of 
 
 LONGEST_ERROR = 10_000
 """Most characters of an error's text or traceback that are kept."""
+
+LONGEST_SHOWN = 100_000
+"""Most characters of a message that a console shows, which takes about a second for them."""
+
+LONGEST_NAME = 200
+"""Most characters of a name."""
+
+_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters by which a terminal changes the direction of text."""
 
 _CONTROLS = re.compile(
     r"\x1b\][^\x07\x1b\n]*+(?:\x07|\x1b\\)"  # titles and links, up to their end
@@ -48,19 +58,52 @@ def visible_text(text: str) -> str:
 
 
 def error_text(text: str) -> str:
-    """Return the text of an error, cleaned and cut to ``LONGEST_ERROR`` characters.
+    """Return the text of an error for logs, cut to ``LONGEST_ERROR`` characters.
 
     Args:
         text: A message or a traceback of any length.
+    """
+    return shown_text(text, most=LONGEST_ERROR)
+
+
+def shown_text(text: str, *, most: int = LONGEST_SHOWN) -> str:
+    r"""Return a clean text for logs and tables, which terminals show among other text.
+
+    Args:
+        text: Any text.
+        most: Most characters that are shown of it.
 
     Returns:
-        The text; of a longer one a tenth from the beginning and the rest from the end.
+        The text without what ``clean_text`` removes, and with what would change the direction of the text around it
+        as Python writes it: ``\u202e``; cut as by ``cut_text``.
     """
-    if len(text) > LONGEST_ERROR:
-        left = f" [... {len(text)} characters in all ...] "
-        head = LONGEST_ERROR // 10
-        text = text[:head] + left + text[head + len(left) - LONGEST_ERROR :]
-    return clean_text(text)
+    return _DIRECTIONS.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", clean_text(cut_text(text, most))
+    )
+
+
+def cut_text(text: str, most: int = LONGEST_SHOWN) -> str:
+    """Return a text, or if it is longer a tenth from its beginning and the rest from its end.
+
+    Args:
+        text: Any text.
+        most: Most characters that are left.
+    """
+    if len(text) <= most:
+        return text
+    left = f" [... {len(text)} characters in all ...] "
+    head = most // 10
+    return text[:head] + left + text[head + len(left) - most :]
+
+
+def shown_name(name: str) -> str:
+    """Return a name for a line of a log, a heading of a table or a model card: on one line, and no markup of them.
+
+    Args:
+        name: Any text.
+    """
+    line = " ".join(shown_text(name, most=LONGEST_NAME).split())
+    return line.replace("[", "(").replace("]", ")").replace("`", "'")
 
 
 def read_reward(value: Any, where: str) -> float:
@@ -205,3 +248,10 @@ def quoted(value: Any) -> str:
 
 QUOTED = 100
 """Characters of a value that an error quotes."""
+
+
+def let_streams_show_anything() -> None:
+    """Let a terminal that does not know a character show its number, where it would end the run with an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from agentic_trl.types import Trajectory
-from agentic_trl.user_values import visible_text
+from agentic_trl.user_values import cut_text, visible_text
 
 STYLES = {"system": "dim", "user": "cyan", "assistant": "green"}
 """Colour of the roles that have one."""
@@ -32,8 +32,8 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
     """Return something that ``rich.print`` shows.
 
     Returns:
-        The conversation with the reward and the penalty of each turn and the way it ended. Text is shown as it is:
-        markup has no effect and control characters are escaped.
+        The conversation with the reward and the penalty of each turn and the way it ended. Text is shown as it is, a
+        message of more than ``LONGEST_SHOWN`` characters in part: markup has no effect and control characters are escaped.
     """
     parts: list[RenderableType] = []
     turns = iter(trajectory.turns)
@@ -44,7 +44,7 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
             title += f" | reward {turn.reward:g} | {len(turn.response_ids)} tokens"
             title += "" if turn.valid else " | no accepted action"
             title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
-        content = Text(visible_text(_said(message)))
+        content = Text(visible_text(cut_text(_said(message))))
         head = Text(visible_text(title))
         style = STYLES.get(message["role"], "none")
         parts.append(Panel(content, title=head, title_align="left", style=style))

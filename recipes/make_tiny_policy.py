@@ -251,7 +251,9 @@ def write_readme(
         "held_out_maps": 512,
         "held_out": numbers,
     }
-    (output / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
+    (output / "meta.json").write_text(
+        json.dumps(meta, indent=1) + "\n", encoding="utf-8", newline="\n"
+    )
 
 
 if __name__ == "__main__":

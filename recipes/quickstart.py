@@ -62,7 +62,9 @@ def main() -> None:
         for seed in arguments.seeds
         for run in run_seed(seed, arguments.output / f"seed-{seed}", overrides)
     ]
-    (arguments.output / "results.json").write_text(json.dumps(runs, indent=1) + "\n")
+    (arguments.output / "results.json").write_text(
+        json.dumps(runs, indent=1) + "\n", encoding="utf-8", newline="\n"
+    )
     print(f"\n{table(runs)}\n")
     print(f"numbers: {arguments.output / 'results.json'}")
     print(f"curves: {plot(runs, arguments.output / 'curves.png')}")
@@ -91,7 +93,10 @@ def run_seed(seed: int, output: Path, overrides: list[str]) -> list[dict[str, An
         raise SystemExit("stopped") from None
     if any(codes):
         raise SystemExit(1)
-    return [json.loads((output / method / "metrics.json").read_text()) for method in METHODS]
+    return [
+        json.loads((output / method / "metrics.json").read_text(encoding="utf-8"))
+        for method in METHODS
+    ]
 
 
 def start(

@@ -61,7 +61,7 @@ def record_path(recipe: Path | None) -> Path:
     path = RESULTS / f"{name}.jsonl"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a"):
+        with path.open("a", encoding="utf-8", newline="\n"):
             pass
     except OSError as error:
         raise ValueError(
@@ -78,7 +78,7 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
         record: What ``make_record`` returned.
     """
     line = json.dumps(record, allow_nan=False, default=str) + "\n"
-    with path.open("a") as file:
+    with path.open("a", encoding="utf-8", newline="\n") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(line)
 
@@ -89,7 +89,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     Args:
         path: A file of ``RESULTS``.
     """
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.strip()]
 
 
@@ -160,7 +160,7 @@ def machine(processes: int) -> dict[str, Any]:
         compute; ``accelerator``, its name or ``None``.
     """
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {
         "processor": names[0] if names else platform.processor() or platform.machine(),

@@ -45,7 +45,7 @@ class Row:
     def written(self) -> dict[str, Any]:
         """What the recipe's file says."""
         path = records.RECIPES / "frozen_lake" / f"{self.recipe}.yaml"
-        return dict(yaml.safe_load(path.read_text()))
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 ROWS = (
@@ -67,7 +67,8 @@ ROWS = (
 
 def main() -> None:
     """Write the table into the README."""
-    README.write_text(with_table(README.read_text(), render(ROWS)))
+    text = with_table(README.read_text(encoding="utf-8"), render(ROWS))
+    README.write_text(text, encoding="utf-8", newline="\n")
 
 
 def render(rows: Sequence[Row]) -> str:

@@ -38,6 +38,7 @@ from agentic_trl import (
 from agentic_trl.command_line import fail, find_user_modules, is_for_users, naming
 from agentic_trl.methods import methods_of
 from agentic_trl.old_names import KNOBS, new_flags
+from agentic_trl.trainers.config.paths import fixed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
 from recipes import records
@@ -125,7 +126,7 @@ def run(
         numbers |= {"before": _plain(before), "after": _plain(after)}
         numbers["history"] = [one for one in trainer.state.log_history if "success_rate" in one]
         path = Path(args.output_dir) / "metrics.json"
-        path.write_text(json.dumps(numbers, indent=1) + "\n")
+        path.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8", newline="\n")
         print_result(numbers)
         print(f"model and metrics: {args.output_dir}")
         if record_path is not None:
@@ -158,7 +159,7 @@ def resume_point(args: AgenticGRPOConfig) -> str | bool | None:
         raise UsageError(
             f"resume_from_checkpoint: got {point!r}, which is no folder; give true, or a folder checkpoint-N."
         )
-    return point or None
+    return fixed(point) or None
 
 
 def parse(arguments: Sequence[str]) -> Parsed:

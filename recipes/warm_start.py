@@ -35,6 +35,7 @@ def main() -> None:
     """Demonstrate and imitate; leave with code 2 and a sentence if the recipe or a flag is wrong."""
     options, flags = parser().parse_known_args()
     find_user_modules()
+    options.output_dir = os.path.abspath(options.output_dir)
     try:
         prepare_folder(Path(options.output_dir))
         parsed = parse(["--config", options.config, *flags])

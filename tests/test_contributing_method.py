@@ -1,7 +1,7 @@
 """A maintainer who follows "A new method" of CONTRIBUTING.md to the letter, in a copy of the package, trains with it.
 
 Mutations seen red: the record left out; the knob without a field; a knob that the record does not name (it is taken
-under another method); the others' mean with the trajectory itself in it.
+under another method); the paper left out; the others' mean with the trajectory itself in it.
 """
 
 import json
@@ -41,8 +41,10 @@ try:
     AgenticGRPOConfig("out", method="grpo", leave_one_out_weight=0.5, **common)
 except ValueError as error:
     refused = str(error)
+trainer.create_model_card()
+card = open("out/README.md", encoding="utf-8").read()
 (log,) = [one for one in trainer.state.log_history if "signal/group_advantage" in one]
-print("RESULT" + json.dumps([agentic_trl.__file__, seen, refused, log["signal/group_advantage"]]))
+print("RESULT" + json.dumps([agentic_trl.__file__, seen, refused, log["signal/group_advantage"], card]))
 """
 
 
@@ -78,7 +80,7 @@ def test_the_page_adds_a_method(tmp_path):
     )
     assert run.returncode == 0, run.stderr[-2000:]
     result = next(one for one in run.stdout.splitlines() if one.startswith("RESULT"))
-    file, ((score, group, trajectory, found),), refused, signal = json.loads(result[6:])
+    file, ((score, group, trajectory, found),), refused, signal, card = json.loads(result[6:])
     assert file.startswith(str(tmp_path))
     expected = []
     for index in trajectory:
@@ -87,6 +89,8 @@ def test_the_page_adds_a_method(tmp_path):
     # Scores of 0 and 1; their thirds are known to 1e-7 in float32.
     assert found == pytest.approx(expected, abs=1e-6)
     assert "leave_one_out_weight=0.5 is read by advantage=leave_one_out only" in refused
+    assert "- Method: RLOO (`method='rloo'`)" in card
+    assert "huggingface.co/papers/2402.14740" in card
     assert signal == len({group[i] for i, one in zip(trajectory, found, strict=True) if one}) / len(
         set(group)
     )

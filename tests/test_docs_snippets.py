@@ -163,7 +163,7 @@ def test_a_yaml_block_is_a_recipe(page, tmp_path):
         inspect.signature(entry).bind(**args.environment_kwargs)
 
 
-class TakenError(Exception):
+class TakenError(BaseException):
     """A parser has taken a command line."""
 
 
@@ -226,7 +226,9 @@ def test_a_command_is_taken(words, monkeypatch):
 def check(words, monkeypatch):
     program, *rest = words
     if program == "make":
-        assert set(rest) <= targets(), words
+        chosen = {one.split("=")[0] for one in rest if "=" in one}
+        assert {one for one in rest if "=" not in one} <= targets(), words
+        assert chosen <= choices(), words
     elif program == "pip":
         check_pip(rest)
     elif program == "accelerate":
@@ -249,6 +251,10 @@ def check(words, monkeypatch):
 
 def targets():
     return set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def choices():
+    return set(re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def check_pip(words):
@@ -284,6 +290,9 @@ def accept(recipe):
 
 
 def check_module(name, flags, monkeypatch):
+    if name == "agentic_trl" and flags[0] in SCRIPTS:
+        check_script(f"recipes/{SCRIPTS[flags[0]]}", with_recipe(flags[1:]), monkeypatch)
+        return
     taken, rest = parsed(
         lambda: runpy.run_module(name, run_name="__main__", alter_sys=True),
         name,
@@ -291,9 +300,6 @@ def check_module(name, flags, monkeypatch):
         monkeypatch,
     )
     assert taken is not None
-    if name == "agentic_trl" and flags[0] in SCRIPTS:
-        check_script(f"recipes/{SCRIPTS[flags[0]]}", with_recipe(rest), monkeypatch)
-        return
     assert not rest
 
 

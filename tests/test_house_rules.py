@@ -27,6 +27,34 @@ def test_files_stay_within_their_budget(path):
     assert lines(path) <= budget or str(path.relative_to(PACKAGE)) in LONGER_FILES
 
 
+def text_calls(path):
+    """Calls that open, read or write a text, with the names of their arguments."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        modes = [one.value for one in node.args if isinstance(one, ast.Constant)]
+        modes = [one for one in modes if re.fullmatch(r"[rwaxbt+]{1,3}", str(one))]
+        if name in {"read_text", "write_text"} or (name == "open" and "b" not in "".join(modes)):
+            mode = "w" if name == "write_text" else "".join(modes)
+            keywords = {one.arg for one in node.keywords}
+            # `urllib` and `os` open no texts.
+            if ast.unparse(node.func) not in {"os.open", "self._opener.open"}:
+                yield node.lineno, mode, keywords
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*SOURCES, *sorted((ROOT / "recipes").rglob("*.py"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_texts_have_an_encoding_and_an_end_of_line_of_their_own(path):
+    # Those of the machine, which differ, are the default.
+    for line, mode, keywords in text_calls(path):
+        assert "encoding" in keywords, line
+        assert "newline" in keywords or not set(mode) & set("wax"), line
+
+
 def test_every_algorithm_has_a_row_and_every_row_a_file():
     rows = set(re.findall(r"`algorithms/(\w+)\.py", (ROOT / "PAPERS.md").read_text()))
     files = {path.stem for path in (PACKAGE / "algorithms").glob("*.py")} - {"__init__"}

@@ -18,7 +18,7 @@ from trl import GRPOConfig
 
 from agentic_trl import AgenticGRPOConfig, AgenticPPOConfig, PPOConfig, evaluate, tiny_policy
 from agentic_trl.methods import DEFAULTS, METHODS, methods_of, readers
-from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
+from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run, refuse_idle
 from agentic_trl.trainers.config.trl_fields import REFUSED, WITH_VLLM
 from tests.paths import ROOT
 from tests.trainers.config.trl_contract_tables import HONOURED
@@ -160,7 +160,7 @@ CASES = [
     ({"clip_normalization": "paper", "sorl_norm": "proxy"}, "sorl_norm='proxy': has no unit"),
     (
         {**BIAS, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
-        "gradient_checkpointing_kwargs: reentrant",
+        "gradient_checkpointing_kwargs (activation_checkpointing_kwargs): reentrant",
     ),
     ({"use_vllm": True, "rollout_engine": "transformers"}, "use_vllm=True with rollout_engine"),
     ({**VLLM, "engine_max_cache_tokens": 9}, "engine_max_cache_tokens=9: vLLM's cache"),
@@ -349,6 +349,57 @@ def test_what_a_reason_proposes_is_not_refused_itself(name):
     assert (ROOT / "docs" / "design.md").read_text().count("`num_tokens`") == 1
 
 
+PLAIN = [
+    ({"importance_sampling_level": "turn"}, "importance_sampling_level='turn' without an env"),
+    *[
+        ({name: value}, f"{name}={value!r} needs workers, got dataloader_num_workers=0")
+        for name, value in [
+            ("dataloader_multiprocessing_context", "fork"),
+            ("dataloader_persistent_workers", True),
+        ]
+    ],
+]
+"""Settings, and how the sentence begins that refuses them without an environment."""
+
+IDLE = [
+    ({"model_init_kwargs": {"dtype": "float32"}}, {"model": object()}, "model_init_kwargs={'dtype"),
+    ({"num_train_tasks": 3}, {"train_dataset": [{}]}, "num_train_tasks=3 has no effect beside a"),
+    ({"num_eval_tasks": 3}, {"eval_dataset": [{}]}, "num_eval_tasks=3 has no effect beside a data"),
+    (
+        {"resume_from_checkpoint": "no-such"},
+        {},
+        "resume_from_checkpoint: got 'no-such', which is n",
+    ),
+]
+"""Settings and arguments of the trainer beside which they cannot act, and how the sentence begins."""
+
+
+def idle(folder, settings, arguments):
+    """The sentence with which settings are refused beside the arguments of a trainer."""
+    given = {"model": "a name", "train_dataset": None, "eval_dataset": None, **arguments}
+    with pytest.raises(ValueError, match=f"^{next(iter(settings))}") as error:
+        refuse_idle(build(folder, **settings), **given)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(("settings", "words"), PLAIN, ids=str)
+def test_a_setting_is_refused_without_an_environment(settings, words, tmp_path):
+    assert words in refusal(tmp_path, settings, environment=False)
+
+
+@pytest.mark.parametrize(("settings", "arguments", "words"), IDLE, ids=str)
+def test_a_setting_is_refused_beside_an_argument(settings, arguments, words, tmp_path):
+    assert words in idle(tmp_path, settings, arguments)
+
+
+def test_what_acts_beside_the_arguments_is_taken(tmp_path):
+    taken = {"model_init_kwargs": {"dtype": "float32"}, "num_train_tasks": 3, "num_eval_tasks": 3}
+    none = {"train_dataset": None, "eval_dataset": None}
+    refuse_idle(build(tmp_path, **taken, resume_from_checkpoint=str(tmp_path)), model="a", **none)
+    refuse_idle(build(tmp_path, resume_from_checkpoint=True), model=object(), **none)
+    refuse_idle(build(tmp_path), model=object(), train_dataset=[{}], eval_dataset=[{}])
+
+
 def sentences(path):
     """Each sentence that a file can refuse with, as a pattern: what is raised, and what is gathered to be raised."""
     tree = ast.parse(path.read_text())
@@ -379,6 +430,8 @@ def test_every_sentence_is_said_by_a_case(tmp_path):
     said = [refusal(tmp_path, settings) for settings, _ in CASES]
     said += [refusal(tmp_path, {"planpo_alpha_start": 0.5})]
     said += [refusal(tmp_path, {"max_turns": 3}, environment=False)]
+    said += [refusal(tmp_path, settings, environment=False) for settings, _ in PLAIN]
+    said += [idle(tmp_path, settings, arguments) for settings, arguments, _ in IDLE]
     for name in SAID_HERE:
         found = list(sentences(TRAINERS / name))
         assert found, name

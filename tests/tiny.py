@@ -72,7 +72,13 @@ class Countdown(TextEnv):
         return " ".join(f"w{self.random.randrange(20)}" for _ in range(self.random.randint(2, 6)))
 
 
-def make_args(tmp_path, **changes):
+def sets_in(arguments):
+    """Which data sets are among the arguments of a trainer."""
+    return [name for name in ("train", "eval") if arguments.get(f"{name}_dataset") is not None]
+
+
+def make_args(tmp_path, *, given=(), **changes):
+    """A small run; for a data set that is given ("train", "eval") no number of tasks is set."""
     base = {
         "output_dir": str(tmp_path),
         "per_device_train_batch_size": 8,
@@ -92,6 +98,8 @@ def make_args(tmp_path, **changes):
         "disable_tqdm": True,
         "max_grad_norm": 0.0,
     }
+    for name in given:
+        del base[f"num_{name}_tasks"]
     return AgenticGRPOConfig(**{**base, **changes})
 
 

@@ -47,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--max_failed_fraction", type=float, default=0.5, help="more is an error")
     parser.add_argument("--engine_probe", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--progress", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--output", type=Path, default=None, help="JSON lines of the trajectories")
+    parser.add_argument(
+        "--output", type=_absolute, default=None, help="JSON lines of the trajectories"
+    )
     parser.add_argument("--show", type=int, default=0, help="number of trajectories to print")
     return parser
 
@@ -77,10 +79,15 @@ def run(words: Sequence[str]) -> int:
         rich.print(render_trajectory(trajectory))
     if options.output is not None:
         lines = [json.dumps(line) for line in trace_lines(result.trajectories)]
-        options.output.write_text("\n".join(lines) + "\n", encoding="ascii")
+        options.output.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
     for name, value in result.metrics.items():
         print(f"{name:28} {value:.4g}")
     return 0
+
+
+def _absolute(path: str) -> Path:
+    """Return a path that holds wherever the environment goes."""
+    return Path(path).absolute()
 
 
 def _object(text: str) -> dict[str, Any]:

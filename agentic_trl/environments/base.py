@@ -33,7 +33,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import gymnasium
 
@@ -181,6 +181,8 @@ class TextEnv(gymnasium.Env[str, str]):
     """Whether observations are the user's own prompts, whose special tokens are meant as such."""
     task_columns: tuple[str, ...] | None = None
     """Columns of a dataset that ``reset`` reads from its options; others are refused. ``None``: any."""
+    path_arguments: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Arguments of the class that are paths, with the words that are none; relative ones begin where the run does."""
     earns_rewards: bool | None = True
     """Whether turns earn rewards; if not, reward functions alone score. ``None``: each instance sets its own."""
 

@@ -8,6 +8,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import os
 import sys
 import types
 import warnings
@@ -145,7 +146,7 @@ def resolve_environment(
     """
     spec = _spec_of(environment, dict(kwargs or {}))
     _refuse_arguments(spec)
-    return spec
+    return _with_absolute_paths(spec)
 
 
 def _spec_of(environment: EntryPoint, arguments: dict[str, Any]) -> EnvSpec:
@@ -214,25 +215,36 @@ def _refuse_arguments(spec: EnvSpec) -> None:
         TypeError: If it does not take one.
     """
     taken = _parameters(spec.load())
-    if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+    if taken is None or any(one.kind is one.VAR_KEYWORD for one in taken.values()):
         return
     names = [name for name, one in taken.items() if one.kind is not one.POSITIONAL_ONLY]
     unknown = [str(name) for name in spec.kwargs if name not in names]
-    if taken and unknown:
+    if unknown:
         close = difflib.get_close_matches(unknown[0], names, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise TypeError(
             f"Environment {spec.id!r} got the arguments {', '.join(unknown)}, which it does not take.{hint} It "
-            f"takes: {', '.join(names)}."
+            f"takes: {', '.join(names) or 'none'}. Correct environment_kwargs."
         )
 
 
-def _parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a class or factory; none if they cannot be seen."""
+def _with_absolute_paths(spec: EnvSpec) -> EnvSpec:
+    """Return a spec whose paths hold wherever users' code takes the process."""
+    paths = getattr(spec.load(), "path_arguments", {})
+    given = {
+        name: os.path.abspath(os.path.expanduser(path))
+        for name, path in spec.kwargs.items()
+        if isinstance(path, str | os.PathLike) and name in paths and path not in paths[name]
+    }
+    return replace(spec, kwargs={**spec.kwargs, **given})
+
+
+def _parameters(builder: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a class or factory; ``None`` if they cannot be seen."""
     try:
         return inspect.signature(builder).parameters
     except (TypeError, ValueError):
-        return {}
+        return None
 
 
 def _name_of(builder: Any) -> str:

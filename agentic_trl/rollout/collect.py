@@ -23,6 +23,7 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
   times. After the last attempt it ends as ``environment_error`` or ``timeout``; other episodes go on. An
   exit (``SystemExit`` and the like) is an error among others. A template that refuses the environment's messages
   or a response ends the episode as ``environment_error`` at once.
+- Settings of the process that an environment changes are put back before the engine steps (``process_settings``).
 - Randomness is a function of (seed, attempt, turn): neither the batch nor what ran before matters.
 - With the order "rounds", and with an engine that is ``collective``, the engine steps only once all of the
   rank's environments have answered; their answers are taken in the order of the episodes, so that the episodes
@@ -34,6 +35,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agentic_trl.process_settings import ProcessSettings
 from agentic_trl.rollout.engines.base import Request
 from agentic_trl.rollout.env_pool.checked_calls import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
@@ -57,7 +59,8 @@ def collect(
     Returns:
         A trajectory for each start, in order.
     """
-    collection = _Collection(starts, environments, rollout, deque(range(len(starts))))
+    settings = ProcessSettings(streams=not environments.concurrent)
+    collection = _Collection(starts, environments, rollout, settings, deque(range(len(starts))))
     try:
         collection.run()
     finally:
@@ -73,6 +76,7 @@ class _Collection:
     starts: Sequence[Start]
     environments: Environments
     rollout: Rollout
+    settings: ProcessSettings
     waiting: deque[int]
     active: dict[int, Episode] = field(default_factory=dict)
     done: dict[int, Trajectory] = field(default_factory=dict)
@@ -84,7 +88,9 @@ class _Collection:
         """Let engine and environments work until all episodes are done, on all ranks if need be."""
         engine = self.rollout.engine
         while self.waiting or self.active or engine.collective:
-            engine.submit(self._gather())
+            requests = self._gather()
+            self.settings.put_back("An environment")
+            engine.submit(requests)
             self._report()
             if engine.collective and not self.rollout.anyone(bool(self.active)):
                 break

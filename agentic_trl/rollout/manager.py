@@ -9,6 +9,8 @@ from tqdm.auto import tqdm
 from transformers import StopStringCriteria
 
 from agentic_trl.environments.spec import EnvSpec
+from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Seconds, check_fields
+from agentic_trl.process_settings import Folder, keeping
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Engine, EngineFactory, Sampling
 from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind
@@ -31,12 +33,12 @@ class RolloutSettings:
     """How tokens are drawn."""
     history: History = full_history
     """Chooses the messages that each prompt shows."""
-    max_turns: int | None = None
+    max_turns: Positive | None = None
     """Turns of an episode; ``None`` takes the environment's number."""
-    success_threshold: float | None = None
+    success_threshold: Finite | None = None
     """Final score from which an episode is a success, unless the environment says itself; ``None`` takes the
     environment's."""
-    invalid_action_penalty: float = 0.0
+    invalid_action_penalty: NotNegative = 0.0
     """Penalty of a turn without an accepted action."""
     stop_strings: tuple[str, ...] = ()
     """Texts that end a response, besides the end-of-turn tokens; one may stand alone."""
@@ -44,18 +46,18 @@ class RolloutSettings:
     """Beginning of every response that the prompt already holds."""
     template_kwargs: Mapping[str, Any] | None = None
     """Variables for the chat template."""
-    engine_slots: int | None = None
+    engine_slots: Positive | None = None
     """Episodes in flight with the transformers engine; ``None`` for all."""
-    engine_max_cache_tokens: int | None = None
+    engine_max_cache_tokens: Positive | None = None
     """Tokens that its cache holds, all episodes; ``None`` for no limit."""
-    env_workers: int = 0
+    env_workers: Count = 0
     """Resets and steps that are carried out at a time; 0 carries them out in between, one by one."""
     env_worker_kind: str = "thread"
     """Where an environment lives if there are workers: in a ``"thread"`` or a ``"process"`` of its own."""
-    env_timeout: float | None = None
+    env_timeout: Seconds | None = None
     """Seconds that a reset or a step may take, with workers, and building an environment, which has a minute at least;
     ``None`` for no limit."""
-    env_retries: int = 2
+    env_retries: Count = 2
     """Times that an episode is played anew, in another environment, after its environment failed."""
     keep_environments: bool = False
     """Whether trajectories hold a copy of their environment, for reward functions."""
@@ -64,6 +66,7 @@ class RolloutSettings:
     waits for every environment in flight, so that episodes with workers repeat bit for bit."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "stop_strings", as_texts("stop_strings", self.stop_strings))
         choices = {"env_worker_kind": ("thread", "process"), "rollout_order": ("arrival", "rounds")}
         for name, legal in choices.items():
@@ -103,6 +106,7 @@ class RolloutManager:
         self.cache: CacheKind | None = None
         """Kind of cache that the model is sampled with; ``None`` takes the one that its configuration speaks for."""
         self._anyone = anyone
+        self._folder = Folder()
         self._engine = engine or self._transformers_engine
         self.specs = specs
         self._environments = Environments(
@@ -167,7 +171,7 @@ class RolloutManager:
         training = model.training
         model.eval()
         try:
-            with torch.no_grad():
+            with keeping("An environment"), self._folder.entered(), torch.no_grad():
                 return collect(starts, self._environments, rollout)
         finally:
             model.train(training)
@@ -197,7 +201,8 @@ class RolloutManager:
 
     def close(self) -> None:
         """Close all environments, and end their workers; the next episodes build others."""
-        self._environments.close()
+        with keeping("The closing of an environment"), self._folder.entered():
+            self._environments.close()
 
     def _transformers_engine(self, model: Any, sampling: Sampling) -> Engine:
         return TransformersEngine(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from agentic_trl.number_ranges import Positive, check_fields
 from agentic_trl.user_values import quoted, read_seed
 
 
@@ -14,22 +15,15 @@ from agentic_trl.user_values import quoted, read_seed
 class Limits:
     """Where an episode is cut."""
 
-    max_tokens_per_turn: int
+    max_tokens_per_turn: Positive
     """Sampled tokens of a response, at least 1."""
-    max_tokens_per_trajectory: int | None = None
+    max_tokens_per_trajectory: Positive | None = None
     """Sampled tokens of an episode; ``None`` for no limit."""
-    max_context_tokens: int | None = None
+    max_context_tokens: Positive | None = None
     """Prompt and response together; ``None`` for no limit."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_tokens_per_turn",
-            "max_tokens_per_trajectory",
-            "max_context_tokens",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: got {value}, expected at least 1.")
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

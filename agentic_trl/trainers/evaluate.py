@@ -10,19 +10,15 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
+from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Share
+from agentic_trl.process_settings import keeping
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
 from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.host import Model
-from agentic_trl.trainers.config.ranges import (
-    Count,
-    Finite,
-    NotNegative,
-    Positive,
-    Share,
-    check_numbers,
-)
+from agentic_trl.trainers.config.paths import fixed
+from agentic_trl.trainers.config.ranges import check_numbers
 from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
 from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning
@@ -125,10 +121,12 @@ def evaluate(
     flags = {"engine_probe": engine_probe, "progress": progress}
     check_numbers(evaluate, {**how, **played, **share, **flags})
     chosen = _settings(settings, how)
-    specs = resolve_environments(environment, environment_kwargs)
-    refuse_missing_packages(specs)
-    rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
-    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
+    tokenizer = fixed(tokenizer)
+    with keeping("An environment"):
+        specs = resolve_environments(environment, environment_kwargs)
+        refuse_missing_packages(specs)
+        rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
     loaded = load_model(model)
     tokenizer = load_tokenizer(tokenizer, model, loaded)
     manager = RolloutManager(

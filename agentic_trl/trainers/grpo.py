@@ -11,11 +11,14 @@ from typing import Any, ClassVar
 from datasets import Dataset
 from torch import Tensor
 
+from agentic_trl.process_settings import keeping
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers.config.arguments import rollout_settings
-from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run
+from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run, refuse_idle
+from agentic_trl.trainers.config.explained import environment_explained, loading_explained
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
+from agentic_trl.trainers.config.paths import fix_paths, fixed
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
 from agentic_trl.trainers.hooks import EnvironmentHooks
 from agentic_trl.trainers.model.dropout import disable_dropout
@@ -48,6 +51,7 @@ from agentic_trl.trainers.user_code.tasks import (
     task_dataset,
 )
 from agentic_trl.types import TurnTable
+from agentic_trl.user_values import let_streams_show_anything
 
 
 class AgenticGRPOTrainer(EnvironmentHooks):
@@ -103,43 +107,45 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 for a batch.
         """
         require_supported_trl()
-        model = os.fspath(model) if isinstance(model, os.PathLike) else model
+        model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
         args = args or AgenticGRPOConfig()
         require_kinds(self, args)
+        fix_paths(args)
         self.advantage_function = advantage_function
         if environment is None:
-            check_plain_run(args)
-            super().__init__(
-                model=model,
-                args=args,
-                train_dataset=train_dataset,
-                eval_dataset=eval_dataset,
-                reward_funcs=reward_funcs,
-                **trl_arguments,
-            )
+            _check_plain(args, reward_funcs, eval_dataset)
+            with loading_explained(args, model):
+                super().__init__(
+                    model=model,
+                    args=args,
+                    train_dataset=train_dataset,
+                    eval_dataset=eval_dataset,
+                    reward_funcs=reward_funcs,
+                    **trl_arguments,
+                )
             return
         check_environment_run(args)
+        refuse_idle(args, model=model, train_dataset=train_dataset, eval_dataset=eval_dataset)
         self.describe(args)
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
         refuse_streams(train_dataset, eval_dataset)
-        specs = resolve_environments(environment, args.environment_kwargs)
-        refuse_missing_packages(specs)
+        with keeping("The module of an environment"):
+            specs = resolve_environments(environment, args.environment_kwargs)
+            refuse_missing_packages(specs)
         refuse_unknown_metric(
             args.metric_for_best_model,
             open_ended=bool(reward_funcs) or isinstance(eval_dataset, dict),
         )
-        if advantage_function is None:
-            refuse_unrewarded(specs, reward_funcs)
-        else:
+        if advantage_function is not None:
             refuse_unread_credit(args)
-        if train_dataset is None:
-            train_dataset = task_dataset(specs, args.num_train_tasks, "train")
-        if eval_dataset is None:
-            eval_dataset = held_out_dataset(specs, args.num_eval_tasks)
+        with keeping("An environment"), environment_explained(args.environment_kwargs):
+            if advantage_function is None:
+                refuse_unrewarded(specs, reward_funcs)
+            train_dataset, eval_dataset = _filled(specs, args, train_dataset, eval_dataset)
         if reward_funcs is None:
             refuse_unknown_columns(specs, train_dataset)
-        _require_enough_tasks(train_dataset, args)
+        _require_enough_tasks(train_dataset, eval_dataset, args)
         _prepend_judge(trl_arguments)
         given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
         refuse_unfed(given, columns_of(train_dataset))
@@ -149,10 +155,10 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             "sync_ref_model": False,
             "reward_weights": None
             if args.reward_weights is None
-            else [1.0, *read_weights(args.reward_weights)],
+            else [1.0, *read_weights(args.reward_weights, given)],
             "use_vllm": False,  # built after the model, in its precision
         }
-        with _set_for_trl(args, changed):
+        with _set_for_trl(args, changed), loading_explained(args, model):
             super().__init__(
                 model=model,
                 args=args,
@@ -161,14 +167,15 @@ class AgenticGRPOTrainer(EnvironmentHooks):
                 reward_funcs=[environment_reward, *map(guarded, checked(given))],
                 **trl_arguments,
             )
-        set_up_ranks(self)
-        self.beta = args.beta
-        if args.beta or args.token_weighting == "actfocus":
-            keep_reference(self)
         self._start_rollouts(specs, keep_environments=asks_for(given, "environments"))
 
     def _start_rollouts(self, specs: Any, *, keep_environments: bool) -> None:
-        """Turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
+        """Keep the reference, turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
+        let_streams_show_anything()
+        set_up_ranks(self)
+        self.beta = self.args.beta
+        if self.beta or self.args.token_weighting == "actfocus":
+            keep_reference(self)
         refuse_prompt_learning(self.model)
         disable_dropout(self.model)
         if self.args.share_prefixes:
@@ -202,6 +209,13 @@ def _set_for_trl(args: AgenticGRPOConfig, values: dict[str, Any]) -> Iterator[No
     finally:
         for name, value in given.items():
             setattr(args, name, value)
+
+
+def _filled(specs: Any, args: AgenticGRPOConfig, train: Any, held_out: Any) -> tuple[Any, Any]:
+    """Return the tasks of training and evaluation, the environments' own where the user gave none."""
+    if train is None:
+        train = task_dataset(specs, args.num_train_tasks, "train")
+    return train, held_out_dataset(specs, args.num_eval_tasks) if held_out is None else held_out
 
 
 def require_kinds(
@@ -251,11 +265,30 @@ def _refuse_other_rollouts(trl_arguments: dict[str, Any]) -> None:
         )
 
 
-def _require_enough_tasks(dataset: Sized, args: AgenticGRPOConfig) -> None:
+def _require_enough_tasks(dataset: Sized, held_out: object, args: AgenticGRPOConfig) -> None:
+    _require_held_out(held_out, args)
     wanted = args.generation_batch_size // args.num_generations
     if len(dataset) < wanted:
         raise ValueError(
             f"The training set has {len(dataset)} tasks, but a generation batch takes {wanted} different ones "
             f"(generation_batch_size {args.generation_batch_size} / num_generations {args.num_generations}): "
-            "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller."
+            "no optimizer step could be made. Give more tasks (num_train_tasks), or make the batch smaller "
+            "(per_device_train_batch_size, gradient_accumulation_steps, steps_per_generation)."
+        )
+
+
+def _check_plain(args: AgenticGRPOConfig, reward_funcs: Any, eval_dataset: object) -> None:
+    """Refuse what a run without an environment would ignore or miss."""
+    check_plain_run(args)
+    _require_held_out(eval_dataset, args)
+    if args.reward_weights is not None:
+        given = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        read_weights(args.reward_weights, given)
+
+
+def _require_held_out(held_out: object, args: AgenticGRPOConfig) -> None:
+    if held_out is None and (args.eval_on_start or args.eval_strategy != "no"):
+        raise ValueError(
+            f"eval_strategy={str(args.eval_strategy.value)!r}, eval_on_start={args.eval_on_start}: got no `eval_dataset`, "
+            "expected one: nothing makes held-out tasks here. Pass it, or leave both off."
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 from datasets import Dataset
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, enable_grad, nn
 from transformers.trainer_utils import EvalLoopOutput
 from trl import GRPOTrainer
 
@@ -29,6 +29,7 @@ from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.progress import calls_per_generation
 from agentic_trl.trainers.run.checkpoints import (
     PARTIAL,
+    checkpoint_of,
     finish_checkpoint,
     loading_weights,
     open_folder,
@@ -207,17 +208,13 @@ class EnvironmentHooks(GRPOTrainer):
         log_step(self, self.step_sums.metrics, self.step_sums.seconds)
         self.step_sums = StepSums()
 
-    def train(
-        self,
-        resume_from_checkpoint: str | bool | None = None,
-        *arguments: Any,
-        **keywords: Any,
-    ) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
         """Train in a folder of its own, close the environments, and say so if SORL's scale never acted."""
+        given = checkpoint_of(self.args, resume_from_checkpoint)
         if self.rollouts is None:
-            return super().train(resume_from_checkpoint, *arguments, **keywords)
-        main, given = self.accelerator.is_main_process, resume_from_checkpoint
-        with closing(self.rollouts), locked(self.args.output_dir, main=main):
+            return super().train(given, *arguments, **keywords)
+        main = self.accelerator.is_main_process
+        with enable_grad(), closing(self.rollouts), locked(self.args.output_dir, main=main):
             self.fingerprint = fingerprint(self)
             result = super().train(open_folder(self, given), *arguments, **keywords)
         if self.normalizer is not None:
@@ -242,8 +239,7 @@ class EnvironmentHooks(GRPOTrainer):
         self.model.eval()
         tasks = list(dataloader.dataset)
         starts = evaluation_starts(self, tasks)
-        given = self.args.eval_temperature
-        temperature = self.temperature if given is None else given
+        temperature = self.temperature if (given := self.args.eval_temperature) is None else given
         played = self.play(starts, temperature=temperature, description=description)
         played = score_evaluation(self, [dict(start.task) for start in starts], played)
         if self.args.log_completions:

@@ -14,10 +14,16 @@ from torch import Tensor, nn
 
 from agentic_trl.batching import Row
 from agentic_trl.environments.single_turn import SingleTurn
+from agentic_trl.trainers.config.checks import refuse_idle
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer, require_kinds
-from agentic_trl.trainers.update.critic import AdapterCritic, SeparateCritic, make_critic
+from agentic_trl.trainers.update.critic import (
+    AdapterCritic,
+    SeparateCritic,
+    make_critic,
+    refuse_other_adapters,
+)
 from agentic_trl.trainers.update.critic_credit import critic_credit, critic_loss
 from agentic_trl.trainers.update.critic_output import refuse_no_values
 from agentic_trl.trainers.update.loss import MicroBatch
@@ -58,8 +64,7 @@ class PPOTrainer(AgenticGRPOTrainer):
         """
         args = args or PPOConfig()
         require_kinds(self, args, arguments.get("train_dataset"), arguments.get("eval_dataset"))
-        if critic is not None:
-            refuse_no_values(critic)
+        _refuse_unfit(model, critic)
         if arguments.get("advantage_function") is not None:
             raise ValueError(
                 f"{type(self).__name__} got an `advantage_function`, expected none: its advantages come from the critic. "
@@ -77,6 +82,7 @@ class PPOTrainer(AgenticGRPOTrainer):
                     f"PPOTrainer got a dataset with the columns {columns}, expected a `prompt` column with texts or "
                     "chat messages. Rename the column, or use AgenticPPOTrainer with an environment."
                 )
+            refuse_idle(args, model=model, train_dataset=columns, eval_dataset=columns)
             arguments["environment"] = SingleTurn
             args.num_eval_tasks = 0  # held-out prompts cannot be invented
         adapters = critic is None and (
@@ -171,6 +177,14 @@ class PPOTrainer(AgenticGRPOTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Model = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.critic.load(Path(resume_from_checkpoint))
+
+
+def _refuse_unfit(model: object, critic: nn.Module | None) -> None:
+    """Refuse a critic that gives no values, and a policy beside whose adapters none can be put."""
+    if critic is not None:
+        refuse_no_values(critic)
+    elif isinstance(model, PeftModel):
+        refuse_other_adapters(model)
 
 
 class AgenticPPOTrainer(PPOTrainer):

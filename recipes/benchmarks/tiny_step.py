@@ -28,7 +28,11 @@ LEFT_OUT = ("model_name_or_path", "environment", "output_dir", "max_steps", "log
 
 def trainer_of(steps: int, folder: str, changes: dict[str, Any], profile: bool) -> Any:
     """Return a trainer that keeps the time of each part of each step."""
-    recipe = {k: v for k, v in yaml.safe_load(RECIPE.read_text()).items() if k not in LEFT_OUT}
+    recipe = {
+        k: v
+        for k, v in yaml.safe_load(RECIPE.read_text(encoding="utf-8")).items()
+        if k not in LEFT_OUT
+    }
     recipe |= {"num_train_tasks": 256, "num_eval_tasks": 1, "log_trajectories": False, **changes}
 
     class Timed(AgenticGRPOTrainer):

@@ -6,11 +6,14 @@ whole; an error of the work let through; the value of a variable that is not lis
 
 import importlib.metadata
 import re
+import subprocess
+import sys
 
 import pytest
 
 from agentic_trl.__main__ import main
 from agentic_trl.commands import doctor
+from tests.paths import ROOT
 
 # TRL itself sets the old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
@@ -22,8 +25,8 @@ def report(capsys, *flags):
 
 
 def line(text, name):
-    (found,) = re.findall(rf"^..{re.escape(name)} .*$", text, re.MULTILINE)
-    return found
+    """The first line of a name: torch stands under the machine and among the packages."""
+    return re.findall(rf"^..{re.escape(name)} .*$", text, re.MULTILINE)[0]
 
 
 def test_all_is_well_here(capsys):
@@ -90,3 +93,23 @@ def test_other_variables_keep_their_values_to_themselves(capsys, monkeypatch):
     _, text = report(capsys, "--quick")
     assert "hf_secret" not in text
     assert line(text, "TOKENIZERS_PARALLELISM").endswith(" false")
+
+
+BROKEN = """
+import sys
+for name in ("torch", "trl", "transformers", "gymnasium"):
+    sys.modules[name] = None
+from agentic_trl.__main__ import main
+sys.exit(main(["doctor"]))
+"""
+
+
+def test_it_speaks_where_packages_are_broken():
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    for name in ("torch", "registered", "episodes", "update"):
+        assert line(done.stdout, name).startswith("! "), done.stdout
+    assert "cannot be imported: import of torch halted" in done.stdout
+    assert "4 problem(s)" in done.stdout

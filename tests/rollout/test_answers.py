@@ -170,6 +170,6 @@ def test_an_answer_that_the_template_refuses_fails_its_episode_alone():
     )
     refused, other = collect(*given([start(0), start(1)], scripts), rollout)
     assert refused.stop == "environment_error"
-    assert refused.error == "TemplateError: no z"
+    assert refused.error == "the chat template refuses the model's own answer (TemplateError: no z)"
     assert other.stop == "terminated"
     assert len(other.turns) == 2

@@ -6,7 +6,7 @@ from datasets import Dataset
 from agentic_trl.environments.base import TextEnv
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.ppo import AgenticPPOTrainer
-from tests.tiny import Countdown, make_args, make_model, make_tokenizer
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, sets_in
 
 pytestmark = pytest.mark.trainer
 
@@ -32,7 +32,7 @@ def train(tmp_path, environment, **more):
     changes = more.pop("changes", {})
     trainer = AgenticGRPOTrainer(
         make_model(),
-        make_args(tmp_path, **changes),
+        make_args(tmp_path, given=sets_in(more), **changes),
         environment=environment,
         processing_class=more.pop("tokenizer", None) or make_tokenizer(),
         **more,

@@ -23,7 +23,7 @@ from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.ppo import PPOTrainer
 from agentic_trl.trainers.update.critic_output import refuse_no_values
 from agentic_trl.trainers.user_code.missing import refuse_unknown_metric
-from tests.tiny import Countdown, make_args, make_model, make_tokenizer
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, sets_in
 from tests.trainers.update.ppo_tools import KEPT
 
 # TRL itself sets the old name.
@@ -40,7 +40,7 @@ TASKS = [{"seed": seed} for seed in range(4)]
 
 def build(tmp_path, *, trainer=AgenticGRPOTrainer, model="no-such-model", changes=None, **more):
     """A trainer that has no model to load: what is refused is refused before."""
-    args = more.pop("args", None) or make_args(tmp_path, **(changes or {}))
+    args = more.pop("args", None) or make_args(tmp_path, given=sets_in(more), **(changes or {}))
     environment = more.pop("environment", Countdown)
     return trainer(model, args, environment=environment, processing_class=make_tokenizer(), **more)
 
@@ -159,21 +159,19 @@ def test_a_credit_of_ones_own_with_the_rest_of_a_method(tmp_path, method):
         build(tmp_path, advantage_function=lambda table: table.reward, changes={"method": method})
 
 
-def asks_for_environments(completions, environments, **rest):
+def asks_for_images(completions, images, **rest):
     return [0.0] * len(completions)
 
 
 def test_a_reward_function_that_asks_for_what_there_is_not(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"'asks_for_environments' asks for environments, expected columns"
-    ):
-        build(tmp_path, reward_funcs=[asks_for_environments])
+    with pytest.raises(ValueError, match=r"'asks_for_images' asks for images, expected columns"):
+        build(tmp_path, reward_funcs=[asks_for_images])
 
 
 @pytest.mark.parametrize(
     "function",
     [
-        lambda completions, seed, environment_score, trajectories, **rest: [0.0],
+        lambda completions, seed, environment_score, environments, trajectories, **rest: [0.0],
         lambda prompts, completion_ids, trainer_state, log_extra, log_metric, other=1, **rest: [
             0.0
         ],

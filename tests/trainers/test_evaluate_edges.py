@@ -256,7 +256,7 @@ def test_a_trainers_evaluation_speaks_of_broken_environments(tmp_path, caplog):
         knobs = {"environment_kwargs": {"broken": broken}, "max_failed_fraction": 0.4}
         return AgenticGRPOTrainer(
             make_model(),
-            make_args(tmp_path, **knobs),
+            make_args(tmp_path, given=["eval"], **knobs),
             environment=Fixed,
             eval_dataset=Dataset.from_list(TASKS),
             processing_class=make_tokenizer(),

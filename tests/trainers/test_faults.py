@@ -15,12 +15,23 @@ from transformers import TrainerCallback
 from agentic_trl import evaluate
 from agentic_trl.algorithms.grpo import grpo_advantage
 from agentic_trl.batching import build_rows
-from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults
+from agentic_trl.broken_batches import (
+    BrokenEnvironmentsError,
+    refuse_broken_batch,
+    summarize_faults,
+)
+from agentic_trl.environments.base import ActionFormat
 from agentic_trl.evaluation import EpisodeRecord
+from agentic_trl.rollout.collect import Rollout, collect
+from agentic_trl.rollout.engines.base import Sample
+from agentic_trl.rollout.task import Limits
+from agentic_trl.rollout.text.chat import ChatFormat, WindowHistory
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.turn_table import turn_table
 from agentic_trl.types import Fault, StopReason
+from tests.rollout.scripted import Script, Waves, given, start, step
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, scripted_trajectories
+from tests.tokenizers import build, spell
 
 
 def record(group, turns, stop=StopReason.TERMINATED, faults=()):
@@ -74,6 +85,44 @@ def test_the_first_error_ends_the_run_with_its_traceback():
     refuse_broken_batch(records, max_failed_fraction=0.5)
     with pytest.raises(RuntimeError, match=r"1 of 2 .*first error: OSError: x\.[\s\S]*line 7"):
         refuse_broken_batch(records, max_failed_fraction=0.4)
+
+
+def test_a_template_that_refuses_what_the_model_wrote_is_no_fault_of_the_environment():
+    harmony = build("byte_level", "gptoss")
+    said = (*spell(harmony, "<|channel|>final<|message|>up"), harmony.eos_token_id)
+
+    class Speaker(Waves):
+        def generate(self, requests):
+            return [Sample(ids=said, logprobs=(0.0,) * len(said), truncated=False)] * len(requests)
+
+    rollout = Rollout(
+        engine=Speaker(),
+        chat=ChatFormat(harmony),
+        stop_ids=frozenset({harmony.eos_token_id}),
+        limits=Limits(max_tokens_per_turn=99),
+    )
+    played = collect(*given([start(0), start(1)], [Script(), Script()]), rollout)
+    records = [EpisodeRecord.of(one) for one in played]
+    with pytest.raises(BrokenEnvironmentsError) as refused:
+        refuse_broken_batch(records, max_failed_fraction=0.5)
+    sentence = str(refused.value)
+    assert sentence.startswith(
+        "2 of 2 episodes failed, more than max_failed_fraction=0.5. The first"
+    )
+    assert (
+        "the chat template refuses the model's own answer (TemplateError: You have passed"
+        in sentence
+    )
+    assert "tokenizer.chat_template" in sentence
+    assert "history='window' with history_window=0" in sentence
+    assert "Mend the environment" not in sentence
+    shown_none = dataclasses.replace(rollout, history=WindowHistory(0))
+    scripts = [Script(step("c", terminated=True)) for _ in range(2)]
+    for script in scripts:
+        script.action_format = ActionFormat(words=("up",), lenient=True)
+    assert [one.stop for one in collect(*given([start(0), start(1)], scripts), shown_none)] == [
+        StopReason.TERMINATED
+    ] * 2
 
 
 @pytest.mark.parametrize("stop", [StopReason.TIMEOUT, StopReason.ENVIRONMENT_ERROR])

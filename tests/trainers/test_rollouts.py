@@ -131,7 +131,7 @@ def test_reward_functions_add_to_the_score_and_see_the_episode(tmp_path):
 
     trainer = Kept(
         make_model(),
-        make_args(tmp_path, reward_weights=[0.5]),
+        make_args(tmp_path, given=["train"], reward_weights=[0.5]),
         environment=Countdown,
         train_dataset=Dataset.from_list([{"seed": i, "kind": "x"} for i in range(4)]),
         reward_funcs=count,
@@ -189,7 +189,7 @@ def test_environments_are_mixed_by_the_column_of_the_dataset(tmp_path):
     rows = [{"seed": i, "environment": ("count", "other")[i % 2]} for i in range(4)]
     trainer = AgenticGRPOTrainer(
         make_model(),
-        make_args(tmp_path, num_eval_tasks=4),
+        make_args(tmp_path, given=["train"], num_eval_tasks=4),
         environment={"count": Countdown, "other": Other},
         train_dataset=Dataset.from_list(rows),
         processing_class=make_tokenizer(),

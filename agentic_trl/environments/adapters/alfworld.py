@@ -147,7 +147,7 @@ def _solvable(root: Path, games: list[str]) -> Iterator[str]:
     """
     for game in games:
         try:
-            solvable = json.loads((root / game).read_text()).get("solvable")
+            solvable = json.loads((root / game).read_text(encoding="utf-8")).get("solvable")
         except (ValueError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"{root / game} is no JSON object of a game: {error}. Run `alfworld-download` again."

@@ -54,7 +54,7 @@ def write_houses(folder: str | Path, *, train: int, valid: int, seed: int = 0) -
                 Path(folder) / LAYOUT / split / f"{kind}-house-{index}" / "trial_0" / "game.tw-pddl"
             )
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(make_house(kind, rng)))
+            path.write_text(json.dumps(make_house(kind, rng)), encoding="utf-8", newline="\n")
 
 
 def make_house(kind: str, rng: random.Random) -> dict[str, Any]:
@@ -89,8 +89,10 @@ def make_house(kind: str, rng: random.Random) -> dict[str, Any]:
         goal["pddl"].format(**names).replace("#", "-"),
     ]
     return {
-        "pddl_domain": Path(info.ALFRED_PDDL_PATH).read_text(),
-        "grammar": Path(info.ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL", task),
+        "pddl_domain": Path(info.ALFRED_PDDL_PATH).read_text(encoding="utf-8"),
+        "grammar": Path(info.ALFRED_TWL2_PATH)
+        .read_text(encoding="utf-8")
+        .replace("UNKNOWN GOAL", task),
         "pddl_problem": "\n".join(problem),
         "solvable": True,
         "walkthrough": None,

@@ -11,7 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from agentic_trl.environments.adapters.common import (
     need,
@@ -32,6 +32,7 @@ class TextGame(TextEnv):
     """Base of games that TextWorld's engine plays; ``state`` is the engine's state, for reading."""
 
     task_columns: tuple[str, ...] | None = ("game",)
+    path_arguments: ClassVar = {"cache": (), "data": ()}
 
     def __init__(self, *, choices: int = 0, solution: bool = False) -> None:
         """Set what observations list, and whether the engine plans.

@@ -64,6 +64,7 @@ class QuestionEnv(TextEnv):
     """Formats of files that hold such questions."""
     demo: ClassVar[Callable[[], tuple[Question, ...]]]
     """Made-up questions for use without a file."""
+    path_arguments: ClassVar = {"data": (), "eval_data": (), "corpus": (OWN,)}
     default_corpus: ClassVar[str | None] = None
     """Value of ``corpus`` if neither it nor a retriever is given; ``None``: no search tool."""
 

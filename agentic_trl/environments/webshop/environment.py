@@ -7,7 +7,7 @@ authors' environment shows them in plain text, and its reward. The catalogue is 
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.environments.webshop.catalog import Catalog, Goal, Product, load_catalog
@@ -38,6 +38,7 @@ class WebShop(TextEnv):
 
     action_format = ActionFormat(syntax="search[keywords] or click[value]")
     task_columns = ("goal",)
+    path_arguments: ClassVar = {"products_file": (), "attributes_file": (), "instructions_file": ()}
     reward_range = (0.0, 1.0)
     instructions = (
         "You are in an online shop. Buy the product that the instruction describes: search for it, "

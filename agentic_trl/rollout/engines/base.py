@@ -12,27 +12,33 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from agentic_trl.number_ranges import (
+    Count,
+    NotNegative,
+    Share,
+    ShareAbove0,
+    Width,
+    check_fields,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How the next token is drawn."""
 
-    temperature: float = 1.0
+    temperature: NotNegative = 1.0
     """Divides the logits; 0 takes the most probable token."""
-    top_p: float = 1.0
+    top_p: ShareAbove0 = 1.0
     """Smallest set of tokens with at least this probability; 1 for all."""
-    top_k: int = 0
+    top_k: Count = 0
     """Number of most probable tokens; 0 for all."""
-    min_p: float | None = None
+    min_p: Share | None = None
     """Least probability relative to the most probable token; ``None`` for no bound."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: Width = 1.0
     """Factor against tokens that already occur in the context; 1 for none."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(
-                f"temperature: got {self.temperature}, expected 0 (greedy) or a positive number."
-            )
+        check_fields(self)
 
     @property
     def truncates(self) -> bool:

@@ -6,6 +6,7 @@ is dropped, its environment is closed if it still can be, and neither is used ag
 """
 
 import math
+import os
 import threading
 import time
 import weakref
@@ -60,6 +61,7 @@ class Environments:
         self._timeout = timeout
         self._loop = EventLoop()
         remote = workers > 0 and kind == "process"
+        self._folder = os.getcwd() if remote else None  # before users' code leaves it
         self._makers = dict(makers)
         self._pickled = {name: _pickled(name, make) for name, make in makers.items() if remote}
         self._idle: dict[str, list[Worker]] = {name: [] for name in makers}
@@ -67,6 +69,11 @@ class Environments:
         self._running: dict[Worker, tuple[int, str]] = {}
         self._all: list[Worker] = []
         self._finalizer = weakref.finalize(self, _end, self._all)
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether calls run beside the caller's own code."""
+        return self._workers > 0
 
     @property
     def outstanding(self) -> int:
@@ -163,7 +170,9 @@ class Environments:
             worker = InlineWorker(Host(self._makers[name], self._loop), self._outbox)
         else:
             pickled = self._pickled.get(name)
-            host = Host(self._makers[name]) if pickled is None else RemoteHost(pickled)
+            host = (
+                Host(self._makers[name]) if pickled is None else RemoteHost(pickled, self._folder)
+            )
             worker = ThreadWorker(host, self._outbox, self._permits)
         self._all.append(worker)
         return worker

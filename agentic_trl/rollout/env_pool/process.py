@@ -41,13 +41,15 @@ class RemoteHost:
     killable = True
     """Whether ``kill`` stops a call that hangs."""
 
-    def __init__(self, factory: bytes) -> None:
+    def __init__(self, factory: bytes, folder: str | None = None) -> None:
         """Bind a factory; the process starts at the first call.
 
         Args:
             factory: A pickled callable that builds the environment.
+            folder: Working directory of the process; ``None`` takes the one that this process has by then.
         """
         self._factory = factory
+        self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
 
@@ -104,6 +106,7 @@ class RemoteHost:
                 command,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                cwd=self._folder,
                 start_new_session=True,
             )
         except OSError as error:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +27,9 @@ from agentic_trl.types import Fault, StopReason, Trajectory
 
 CHARACTERS_PER_TOKEN = 16
 """An observation of more characters for each token of the context is not encoded in full."""
+
+OWN_ANSWER = "the chat template refuses the model's own answer"
+"""Beginning of the error of an episode that ends where no prompt can show what the policy wrote."""
 
 RETRY = 0x5EED
 """Stands between the seed of an episode and the number of an attempt after the first."""
@@ -247,7 +250,10 @@ def _next_prompt(
     try:
         return _observe(chat, record, setup, limits, note)
     except TemplateError as error:
-        raise _FailedError(Failure.of(error), spoiled=spoiled) from error
+        failure = Failure.of(error)
+        if not spoiled:
+            failure = replace(failure, error=f"{OWN_ANSWER} ({failure.error})")
+        raise _FailedError(failure, spoiled=spoiled) from error
 
 
 def _limit(record: Record, limits: Limits) -> StopReason | None:

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.rollout.text.escape import AddedTokens
 from agentic_trl.rollout.text.tool_format import ToolFormat
+from agentic_trl.user_values import quoted
 
 Message = Mapping[str, Any]
 """A chat message with ``role`` and ``content``, of the assistant perhaps with ``reasoning_content`` and ``tool_calls``,
@@ -230,14 +231,21 @@ class ChatFormat:
         """
         probes = {"system": "first probe", "user": "second probe"}
         messages = [{"role": role, "content": text} for role, text in probes.items()]
+        said = ""
         for in_parts in (False, True):
             for has_system in (True, False):
                 try:
                     text = self._render(messages, has_system=has_system, in_parts=in_parts)
-                except Exception:  # a template raises whatever it likes
+                except Exception as error:  # a template raises whatever it likes
+                    said = f" ({type(error).__name__}: {error})"
                     continue
                 if all(probe in text for probe in probes.values()):
                     return has_system, in_parts
+        if self._kwargs:
+            raise ValueError(
+                f"chat_template_kwargs: got {quoted(self._kwargs)}, with which the tokenizer's chat template does not show "
+                f"the text of a user message{said}. Correct or remove them."
+            )
         raise ValueError(
             "The tokenizer's chat template does not show the text of a user message, so no conversation can be "
             "rendered with it. Set `tokenizer.chat_template` to one that shows user messages."

@@ -12,6 +12,7 @@ Contract:
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -70,15 +71,7 @@ def parse_response(
     pieces = decode_pieces(chat, body)
     text = "".join(pieces)
     spans, action = (find or find_actions)(prefill + text, action_format)
-    kinds = []
-    position = len(prefill)
-    for piece in pieces:
-        start, position = position, position + len(piece)
-        stop = max(
-            position, start + 1
-        )  # part of a character: it belongs where the next piece starts
-        inside = any(start < last and first < stop for first, last in spans)
-        kinds.append(TokenKind.ACTION.value if inside else TokenKind.REASONING.value)
+    kinds = _kinds(pieces, spans, len(prefill))
     if ended:
         kinds.append(TokenKind.ACTION.value if spans else TokenKind.REASONING.value)
     end = chat.decode([ids[-1]]) if ended else ""
@@ -118,6 +111,20 @@ def parse_answer(
     whole = ActionFormat(whole=True)
     parsed = parse_response(chat, whole, ids, stop_ids=stop_ids, prefill=prefill, find=find)
     return replace(parsed, answer=answer)
+
+
+def _kinds(pieces: Sequence[str], spans: Sequence[tuple[int, int]], position: int) -> list[int]:
+    """Return the kind of each piece, from the spans of actions in ascending order; the first begins at a position."""
+    kinds, coming = [], deque(spans)
+    for piece in pieces:
+        start, position = position, position + len(piece)
+        # Part of a character: it belongs where the next piece starts.
+        stop = max(position, start + 1)
+        while coming and coming[0][1] <= start:
+            coming.popleft()
+        inside = bool(coming) and coming[0][0] < stop
+        kinds.append(TokenKind.ACTION.value if inside else TokenKind.REASONING.value)
+    return kinds
 
 
 def decode_pieces(chat: ChatFormat, ids: Sequence[int]) -> list[str]:

@@ -1,6 +1,7 @@
 """Checks of a configuration: unknown names, knobs without effect, contradictions; each refused with a sentence."""
 
 import dataclasses
+import os
 import pickle
 import pkgutil
 from typing import Any
@@ -153,7 +154,7 @@ def check_environment_run(config: GRPOConfig) -> None:
         )
     if normalized and (config.gradient_checkpointing_kwargs or {}).get("use_reentrant"):
         problems.append(
-            "gradient_checkpointing_kwargs: reentrant checkpointing allows no second gradient, which "
+            "gradient_checkpointing_kwargs (activation_checkpointing_kwargs): reentrant checkpointing allows no second gradient, which "
             "clip_normalization takes. Set use_reentrant to False, or sorl_norm='proxy'."
         )
     if problems:
@@ -204,6 +205,17 @@ def check_plain_run(config: GRPOConfig) -> None:
     Raises:
         ValueError: If a knob of agents is set.
     """
+    if config.importance_sampling_level == "turn":
+        raise ValueError(
+            "importance_sampling_level='turn' without an environment: there are no turns. Set 'token' or 'sequence', or pass "
+            "`environment=...` to the trainer."
+        )
+    for name in ("dataloader_multiprocessing_context", "dataloader_persistent_workers"):
+        if getattr(config, name) and not config.dataloader_num_workers:
+            raise ValueError(
+                f"{name}={getattr(config, name)!r} needs workers, got dataloader_num_workers=0. Set it to 1 or more, or leave "
+                f"{name} unset."
+            )
     own = {f.name for f in dataclasses.fields(config)}
     own -= {f.name for f in dataclasses.fields(GRPOConfig)}
     resolved = set(DEFAULTS)
@@ -215,3 +227,39 @@ def check_plain_run(config: GRPOConfig) -> None:
             f"Got {', '.join(set_knobs)} without an environment, expected an environment: these act on "
             "episodes. Pass `environment=...` to the trainer, or leave them at their defaults."
         )
+
+
+def refuse_idle(
+    config: GRPOConfig, *, model: object, train_dataset: object, eval_dataset: object
+) -> None:
+    """Refuse settings that cannot act beside the arguments of the trainer.
+
+    Args:
+        config: The configuration.
+        model: What the user gave as model.
+        train_dataset: Tasks of training, or ``None``.
+        eval_dataset: Held-out tasks, or ``None``.
+
+    Raises:
+        ValueError: If a model is given as an object beside ``model_init_kwargs``, tasks beside their number, or a
+            checkpoint that is missing.
+    """
+    if config.model_init_kwargs and not isinstance(model, str):
+        raise ValueError(
+            f"model_init_kwargs={config.model_init_kwargs!r} has no effect on a model that is loaded already, got a "
+            f"{type(model).__name__}. Load it with them, or give its name or path."
+        )
+    point = config.resume_from_checkpoint
+    if point is not None and not isinstance(point, bool) and not os.path.isdir(point):
+        raise ValueError(
+            f"resume_from_checkpoint: got {point!r}, which is no folder, expected a folder checkpoint-N, or True for the "
+            "newest in output_dir. Correct it, or leave it unset."
+        )
+    plain = {f.name: f.default for f in dataclasses.fields(config)}
+    tasks = {"num_train_tasks": train_dataset, "num_eval_tasks": eval_dataset}
+    for name, given in tasks.items():
+        if given is not None and getattr(config, name) not in (plain[name], 0):
+            raise ValueError(
+                f"{name}={getattr(config, name)} has no effect beside a dataset, whose rows are the tasks. Leave {name} at "
+                "its default, or leave the dataset out."
+            )

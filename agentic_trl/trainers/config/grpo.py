@@ -8,13 +8,17 @@ from typing import Any, ClassVar
 import torch
 
 from agentic_trl.methods import DEFAULTS, METHODS, credits_of, methods_of
+from agentic_trl.number_ranges import NotNegative, Positive, Share
 from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.checks import (
     check_names,
     check_reference,
     check_unused_knobs,
 )
-from agentic_trl.trainers.config.ranges import NotNegative, Positive, Share, check_ranges, knob
+from agentic_trl.trainers.config.dry_runs import check_dry
+from agentic_trl.trainers.config.explained import explained
+from agentic_trl.trainers.config.kinds import check_kinds
+from agentic_trl.trainers.config.ranges import check_ranges, knob
 from agentic_trl.trainers.config.rollout import RolloutConfig
 from agentic_trl.trainers.config.wrong_names import explain_wrong_names
 
@@ -111,6 +115,7 @@ class AgenticGRPOConfig(RolloutConfig):
         Raises:
             ValueError: If a number is out of range, a name unknown, or a knob without effect is set.
         """
+        check_kinds(self)
         check_ranges(self)
         check_names(self)
         check_unused_knobs(self)
@@ -122,10 +127,11 @@ class AgenticGRPOConfig(RolloutConfig):
             self.per_device_eval_batch_size = self._held_out_batch()
         if self.bf16 is None and not torch.accelerator.is_available():
             self.bf16 = False  # TRL's default needs an accelerator
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), explained():
             # TRL itself sets the old name.
             warnings.filterwarnings("ignore", message="`gradient_checkpointing` is deprecated")
             super().__post_init__()
+        check_dry(self)
 
     def resolved(self, name: str) -> Any:
         """Return a knob's value: the user's, the method's, or the default."""

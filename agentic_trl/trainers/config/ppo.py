@@ -3,17 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from agentic_trl.number_ranges import Count, NotNegative, Positive, Share, Width
 from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
-from agentic_trl.trainers.config.ranges import (
-    Count,
-    NotNegative,
-    Positive,
-    Share,
-    Width,
-    check_ranges,
-    knob,
-)
+from agentic_trl.trainers.config.kinds import check_kinds
+from agentic_trl.trainers.config.ranges import check_ranges, knob
 from agentic_trl.trainers.config.wrong_names import explain_wrong_names
 
 
@@ -60,6 +54,7 @@ class PPOConfig(AgenticGRPOConfig):
         Raises:
             ValueError: If a number is out of range, or prefixes are to be shared, which a critic does not.
         """
+        check_kinds(self)
         check_ranges(self)
         if self.share_prefixes:
             raise ValueError(

@@ -4,75 +4,20 @@ The range of a field of ours stands in its annotation, that of an inherited one 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from math import inf, isfinite
-from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from dataclasses import field
+from typing import Any
 
+import numpy
 from trl import GRPOConfig
 
-from agentic_trl.trainers.config.trl_ranges import INHERITED, Range
+from agentic_trl import number_ranges
+from agentic_trl.number_ranges import Number
+from agentic_trl.trainers.config.trl_ranges import INHERITED
 
 
 def knob(default: object, *, help: str) -> Any:
     """Return a field of a configuration, whose help text the command line shows."""
     return field(default=default, metadata={"help": help})
-
-
-Positive = Annotated[int, Range(1, inf, "at least 1")]
-"""A count of at least 1."""
-NotNegative = Annotated[float, Range(0, inf, "0 or more")]
-"""A number of at least 0."""
-Count = Annotated[int, Range(0, inf, "0 or more")]
-"""A count of at least 0."""
-Share = Annotated[float, Range(0, 1, "a number in [0, 1]")]
-"""A share, a discount or a weight."""
-Seconds = Annotated[float, Range(0, inf, "a positive number of seconds, or None", above=True)]
-"""A span of time."""
-Width = Annotated[float, Range(0, inf, "a positive number", above=True)]
-"""A distance."""
-Finite = Annotated[float, Range(-inf, inf, "a finite number")]
-"""Any number."""
-
-
-_OURS = "agentic_trl."
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """What a field or an argument takes that is a number or a flag."""
-
-    range: Range | None
-    """The numbers; ``None`` for a flag."""
-    whole: bool
-    """Whether they are whole numbers."""
-    optional: bool
-    """Whether ``None`` is taken."""
-
-    def refusal(self, name: str, value: Any) -> str | None:
-        """Return the sentence that refuses a value; ``None`` if it is taken.
-
-        Args:
-            name: The name of the field or argument.
-            value: What the user gave.
-        """
-        if value is None and self.optional:
-            return None
-        if self.range is None:
-            is_flag = not isinstance(value, str) and value in (False, True)
-            return None if is_flag else f"{name}: got {value!r}, expected True or False."
-        meant = self.range.meant
-        if isinstance(value, str):
-            return (
-                f"{name}: got the text {value!r}, expected {meant}. Give a number, without quotes."
-            )
-        if isinstance(value, bool) or not isinstance(value, Real):
-            return f"{name}: got {value!r}, expected {meant}. Give a number."
-        if not isfinite(value):
-            return f"{name}: got {value}, expected {meant}, and finite."
-        if self.whole and not isinstance(value, Integral):
-            return f"{name}: got {value}, expected {meant}, and a whole number (an int)."
-        return None if float(value) in self.range else f"{name}: got {value}, expected {meant}."
 
 
 def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
@@ -81,30 +26,11 @@ def numbers_of(owner: Any) -> Iterator[tuple[str, Number]]:
     Args:
         owner: A configuration class, or a function whose annotations hold ranges.
     """
-    # A user's subclass may hold names that do not resolve, and writes annotations without ranges.
-    classes = [one for one in getattr(owner, "__mro__", ()) if one.__module__.startswith(_OURS)]
-    for name, hint in get_type_hints(next(iter(classes), owner), include_extras=True).items():
-        if get_origin(hint) is ClassVar:
-            continue
-        parts = (hint, *get_args(hint))  # `Positive | None` holds its range one level down
-        ranges = [
-            one
-            for part in parts
-            for one in getattr(part, "__metadata__", ())
-            if isinstance(one, Range)
-        ]
-        if not ranges and name in INHERITED:
-            ranges = [INHERITED[name]]
-        plain = {getattr(part, "__origin__", part) for part in parts}
-        optional = type(None) in plain
-        if ranges:
-            yield name, Number(ranges[0], whole=float not in plain, optional=optional)
-        elif bool in plain and not plain & {str, int, float}:
-            yield name, Number(None, whole=False, optional=optional)
+    return number_ranges.numbers_of(owner, INHERITED)
 
 
 def check_ranges(config: GRPOConfig) -> None:
-    """Refuse what is no number, not finite, or out of range.
+    """Refuse what is no number, not finite, or out of range, and make plain numbers and flags of the others.
 
     Args:
         config: A configuration.
@@ -112,7 +38,16 @@ def check_ranges(config: GRPOConfig) -> None:
     Raises:
         ValueError: At the first that is found.
     """
+    for name, value in vars(config).items():
+        if isinstance(value, numpy.generic):
+            setattr(config, name, value.item())
     check_numbers(type(config), vars(config))
+    for name, number in numbers_of(type(config)):
+        value = getattr(config, name, None)
+        if number.range is None and value is not None:
+            setattr(config, name, bool(value))  # 1 is taken for a flag, but not by all that read it
+    for name in ("adam_beta1", "adam_beta2"):
+        setattr(config, name, float(getattr(config, name)))  # torch takes two floats, or none
 
 
 def check_numbers(owner: Any, given: Mapping[str, Any]) -> None:
@@ -125,7 +60,4 @@ def check_numbers(owner: Any, given: Mapping[str, Any]) -> None:
     Raises:
         ValueError: At the first that is found.
     """
-    for name, number in numbers_of(owner):
-        refusal = number.refusal(name, given[name]) if name in given else None
-        if refusal is not None:
-            raise ValueError(refusal)
+    number_ranges.check_numbers(owner, given, INHERITED)

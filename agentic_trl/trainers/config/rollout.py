@@ -5,16 +5,9 @@ from typing import Any, ClassVar
 
 from trl import GRPOConfig
 
+from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Seconds, Share
 from agentic_trl.rollout.engines.base import Sampling
-from agentic_trl.trainers.config.ranges import (
-    Count,
-    Finite,
-    NotNegative,
-    Positive,
-    Seconds,
-    Share,
-    knob,
-)
+from agentic_trl.trainers.config.ranges import knob
 from agentic_trl.user_values import as_texts
 
 
@@ -90,7 +83,9 @@ class RolloutConfig(GRPOConfig):
         "thread", help="'thread', or 'process' for environments that need a core or may crash."
     )
     env_timeout: Seconds | None = knob(
-        None, help="Seconds that a reset or a step may take; needs env_workers. None for no limit."
+        None,
+        help="Seconds that a reset or a step may take, and building the environment, which has 60 at least; needs env_workers. "
+        "None for no limit.",
     )
     env_retries: Count = knob(
         2,

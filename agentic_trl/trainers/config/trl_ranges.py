@@ -1,29 +1,8 @@
 """The numbers that the inherited fields may have: those of TRL and transformers that act with an environment."""
 
-from dataclasses import dataclass
 from math import inf
 
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers that a field may have."""
-
-    low: float
-    """The smallest."""
-    high: float
-    """The largest."""
-    meant: str
-    """The expected values, in words."""
-    above: bool = False
-    """Whether the smallest is left out."""
-    below: bool = False
-    """Whether the largest is left out."""
-
-    def __contains__(self, value: float) -> bool:
-        """Return whether a number lies in the range."""
-        ends = (self.above and value == self.low) or (self.below and value == self.high)
-        return self.low <= value <= self.high and not ends
-
+from agentic_trl.number_ranges import Range
 
 _POSITIVE = Range(1, inf, "at least 1")
 _NOT_NEGATIVE = Range(0, inf, "0 or more")
@@ -69,6 +48,7 @@ INHERITED: dict[str, Range] = {
     "eval_delay": _NOT_NEGATIVE,
     "save_steps": _ABOVE_0,
     "save_total_limit": _POSITIVE,
+    "neftune_noise_alpha": _NOT_NEGATIVE,
     "seed": Range(0, 2**32 - 1, "0 to 2 ** 32 - 1"),
     "local_rank": _OFF_AT_MINUS_1,
     "dataloader_num_workers": _NOT_NEGATIVE,

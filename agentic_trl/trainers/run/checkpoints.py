@@ -10,12 +10,15 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from os import PathLike
 from pathlib import Path
 
+from transformers import TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.paths import fixed
 from agentic_trl.trainers.model.peft_adapters import same_flags
 from agentic_trl.trainers.run.output_folder import (
     broken_file,
@@ -32,7 +35,7 @@ REPLACED = "replaced"
 """Name there of a checkpoint whose place another takes."""
 
 
-def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
+def open_folder(trainer: Host, wanted: str | bool | None) -> str | None:
     """Choose the checkpoint that a run starts from, and clear the folder of what earlier runs left.
 
     Args:
@@ -46,7 +49,7 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
         ValueError: If it is broken or missing.
     """
     folder = str(trainer.args.output_dir)
-    chosen = newest_whole(folder) if wanted is True else wanted
+    chosen = newest_whole(folder) if wanted is True else fixed(wanted) or None
     if isinstance(chosen, str):
         require_whole(chosen)
     trainer.accelerator.wait_for_everyone()  # all have looked before anything is moved
@@ -55,6 +58,28 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | bool | None:
         if not chosen:
             put_aside(folder)
     return chosen
+
+
+def checkpoint_of(args: TrainingArguments, given: str | PathLike[str] | bool | None) -> str | None:
+    """Return the checkpoint that a run is resumed from; ``None`` for a new one.
+
+    Args:
+        args: The configuration.
+        given: A checkpoint, ``True`` for the newest in the output folder, ``False`` for none; ``None`` takes the
+            configuration's ``resume_from_checkpoint``.
+
+    Raises:
+        ValueError: If it is broken or missing.
+    """
+    wanted: str | PathLike[str] | bool | None = (
+        args.resume_from_checkpoint if given is None else given
+    )
+    if wanted is None or wanted is False:
+        return None
+    if wanted is True:
+        return newest_whole(str(args.output_dir))
+    require_whole(os.fspath(wanted))
+    return os.fspath(wanted)
 
 
 def _clear(partial: Path) -> None:

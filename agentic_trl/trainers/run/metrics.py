@@ -11,7 +11,7 @@ from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults, wa
 from agentic_trl.evaluation import EpisodeRecord, summarize, summarize_tasks
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.types import Trajectory
-from agentic_trl.user_values import clean_text
+from agentic_trl.user_values import shown_text
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def evaluation_metrics(
 def log_texts(
     trainer: Host, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]
 ) -> None:
-    """Hand the conversations to TRL's table of completions, cleaned, since a console shows them.
+    """Hand the conversations to TRL's table of completions as a console can show them.
 
     Args:
         trainer: The trainer.
@@ -74,7 +74,7 @@ def log_texts(
     # Beside others the environment's score has its column by now, as they have.
     alone = len(trainer.reward_funcs) == 1
     mine = [
-        (_clean(one), one.first_response, one.score, mean)
+        (_shown(one.messages), one.first_response, one.score, mean)
         for one, mean in zip(trajectories, means, strict=True)
     ]
     for messages, first, score, advantage in gather_object(mine):
@@ -85,9 +85,10 @@ def log_texts(
         logs["advantages"].append(advantage)
 
 
-def _clean(trajectory: Trajectory) -> list[dict[str, str]]:
-    messages: Sequence[Mapping[str, Any]] = trajectory.messages
-    return [
-        {name: clean_text(text) if isinstance(text, str) else text for name, text in one.items()}
-        for one in messages
-    ]
+def _shown(value: Any) -> Any:
+    """Return messages whose texts a console can show, those inside of other values included."""
+    if isinstance(value, str):
+        return shown_text(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(one) for name, one in value.items()}
+    return [_shown(one) for one in value] if isinstance(value, list | tuple) else value

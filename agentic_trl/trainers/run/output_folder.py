@@ -112,7 +112,7 @@ def broken_file(checkpoint: Path) -> str:
         checkpoint: Its folder.
     """
     try:
-        json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return f"{TRAINER_STATE_NAME} ({type(error).__name__})"
     if not any(found for pattern in WEIGHTS for found in checkpoint.glob(pattern)):

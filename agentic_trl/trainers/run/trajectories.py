@@ -39,7 +39,7 @@ def write_traces(
     path = folder / f"step_{step:06d}_rank_{trainer.accelerator.process_index}.jsonl"
     unfinished = path.with_suffix(".partial")
     rows = [row for one in sets for row in one.rows]
-    with unfinished.open("w", encoding="ascii") as file:
+    with unfinished.open("w", encoding="ascii", newline="\n") as file:
         for line in trace_lines(trajectories, rows):
             file.write(json.dumps({"step": step, **line}) + "\n")
     unfinished.replace(path)
@@ -83,8 +83,7 @@ def trace_lines(
             "score": one.score,
             "error": _plain(one.error),
             "messages": [
-                {key: _as_column(value) for key, value in message.items()}
-                for message in one.messages
+                {key: _plain(value) for key, value in message.items()} for message in one.messages
             ],
             "turns": [
                 _turn(turn, *credit.get(first + index, ([], [])))
@@ -116,14 +115,12 @@ def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str
     return columns | {old: columns[new] for old, new in COLUMNS.items()}
 
 
-def _as_column(value: Any) -> str:
-    """A text as it is, anything else of a message, such as calls of tools, as JSON text."""
-    return _plain(value if value is None or isinstance(value, str) else json.dumps(value))
-
-
-def _plain(text: str | None) -> str:
-    """Text without lone surrogates, which readers of JSON refuse; nothing for ``None``."""
-    return (text or "").encode("utf-8", "replace").decode("utf-8")
+def _plain(text: Any) -> str:
+    """Text without lone surrogates, which readers of JSON refuse; nothing for ``None``, JSON for what is no text."""
+    written = (
+        "" if text is None else text if isinstance(text, str) else json.dumps(text, default=str)
+    )
+    return written.encode("utf-8", "replace").decode("utf-8")
 
 
 def _credit_of_turns(rows: Sequence[Row]) -> dict[int, tuple[list[float], list[float]]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from agentic_trl.batching import Row
 from agentic_trl.methods import CREDITS
 from agentic_trl.ops.returns import spread_turns
+from agentic_trl.process_settings import keeping
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.collective import own_slice
 from agentic_trl.trainers.update.signal_causes import read_credit
@@ -51,7 +52,8 @@ def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
         knobs = chosen.arguments(trainer.args, state.global_step, state.max_steps)
         advantage: Tensor = chosen.function(table, **knobs)
         return advantage
-    given: Any = trainer.advantage_function(copy.deepcopy(table))
+    with keeping("advantage_function"):
+        given: Any = trainer.advantage_function(copy.deepcopy(table))
     shape = tuple(table.turn_index.shape)
     if isinstance(given, Tensor) and tuple(given.shape) == shape:
         return given

@@ -241,6 +241,22 @@ def _accept_values(base: Model) -> None:
     base.forward = forward
 
 
+def refuse_other_adapters(policy: PeftModel) -> None:
+    """Refuse a policy without the adapter beside which the critic's is put.
+
+    Args:
+        policy: The policy.
+
+    Raises:
+        ValueError: If it has no adapter "default".
+    """
+    if "default" not in policy.peft_config:
+        raise ValueError(
+            f"The policy's adapters are {sorted(policy.peft_config)}, expected one called 'default', beside "
+            "which the critic's is put. Load it under that name (adapter_name='default'), or pass a `critic`."
+        )
+
+
 def make_critic(trainer: Host, critic: nn.Module | None) -> Critic:
     """Return a trainer's critic: the given module, an adapter beside the policy's, or a copy of the policy's body.
 
@@ -257,9 +273,5 @@ def make_critic(trainer: Host, critic: nn.Module | None) -> Critic:
         return SeparateCritic(critic, trainer.accelerator)
     if not isinstance(policy, PeftModel):
         return SeparateCritic.from_policy(policy, trainer.accelerator)
-    if "default" not in policy.peft_config:
-        raise ValueError(
-            f"The policy's adapters are {sorted(policy.peft_config)}, expected one called 'default', beside "
-            "which the critic's is put. Load it under that name (adapter_name='default'), or pass a `critic`."
-        )
+    refuse_other_adapters(policy)
     return AdapterCritic(policy, policy.peft_config["default"], trainer)

@@ -1,6 +1,6 @@
 """The watch on signals: their shares for the log, and a warning that names the cause of a dead one.
 
-``methods.SIGNALS`` says which quantities a run needs; ``signal_causes`` measures them.
+``signal_needs.SIGNALS`` says which quantities a run needs; ``signal_causes`` measures them.
 """
 
 import logging
@@ -15,10 +15,10 @@ from torch import Tensor
 from trl import GRPOConfig
 
 from agentic_trl.batching import Row
-from agentic_trl.methods import SIGNALS
 from agentic_trl.ops.groups import ZERO_SPREAD
 from agentic_trl.trainers.config.arguments import loss_arguments
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.update.signal_needs import SIGNALS
 from agentic_trl.types import TokenKind
 
 logger = logging.getLogger(__name__)

@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from trl.trainer.utils import get_callable_name, is_async_callable
 
+from agentic_trl.process_settings import Folder, keeping
 from agentic_trl.rollout.text.plain_text import PlainText
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.user_code.reward_logs import log_reward_functions
 from agentic_trl.types import Trajectory
-from agentic_trl.user_values import read_reward
+from agentic_trl.user_values import read_reward, shown_name
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +50,23 @@ def checked(reward_funcs: Sequence[Any]) -> list[Any]:
     return [_checked(one) if callable(one) and not _is_model(one) else one for one in given]
 
 
-def read_weights(weights: Sequence[Any]) -> list[float]:
+def read_weights(weights: Sequence[Any], reward_funcs: Sequence[Any]) -> list[float]:
     """Return ``reward_weights``.
+
+    Args:
+        weights: What the configuration holds.
+        reward_funcs: The reward functions that they belong to; ``None`` is none.
 
     Raises:
         TypeError: If one is no number.
-        ValueError: If one is not finite.
+        ValueError: If one is not finite, or they are not as many as the functions.
     """
+    count = sum(one is not None for one in reward_funcs)
+    if len(weights) != count:
+        raise ValueError(
+            f"reward_weights: got {len(weights)} weights for {count} reward functions, expected one for each; an "
+            "environment's score has weight 1. Correct the list, or leave it unset."
+        )
     return [read_reward(weight, "A weight of reward_weights") for weight in weights]
 
 
@@ -102,7 +113,13 @@ def add_reward_functions(
     ]
     ids = [[i for turn in one.turns for i in turn.response_ids] for one in trajectories]
     try:
-        per_function = trainer._calculate_rewards(columns, list(prompts), list(completions), ids)
+        with (
+            Folder().entered(),
+            keeping(f"A reward function (of {', '.join(trainer.reward_func_names[1:])})"),
+        ):
+            per_function = trainer._calculate_rewards(
+                columns, list(prompts), list(completions), ids
+            )
     finally:
         trainer.environments = None
     mine = per_function[first : first + len(trajectories)]
@@ -192,7 +209,7 @@ def _warn_of_no_reward(
 
 def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a reward function of the same name whose rewards are read strictly."""
-    name = get_callable_name(function)
+    name = shown_name(get_callable_name(function))
 
     def call(**given: Any) -> Any:
         return _read(name, function(**given), given["trajectories"])

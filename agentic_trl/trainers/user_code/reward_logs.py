@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.user_values import shown_name, shown_text
 
 
 def log_reward_functions(
@@ -36,7 +37,8 @@ def log_reward_functions(
 
 
 def _log_columns(trainer: Host, *, kept: int, asked: int) -> None:
-    pending, columns = trainer._pending_extra_logs, trainer._logs["extra"]
+    pending = {shown_name(name): column for name, column in trainer._pending_extra_logs.items()}
+    columns = trainer._logs["extra"]
     names = [*pending, *columns] if trainer.args.log_completions else []
     # Sorted: ranks must gather the columns in one order.
     for name in sorted(set(gather_object(names))):
@@ -50,7 +52,7 @@ def _log_columns(trainer: Host, *, kept: int, asked: int) -> None:
         # One that begins late is as long as the others: the texts of these episodes come after it.
         late = len(trainer._logs["prompt"]) - len(columns[name])
         columns[name].extend([None] * late + found)
-    pending.clear()
+    trainer._pending_extra_logs.clear()
 
 
 def _plain(value: object) -> Any:
@@ -59,7 +61,7 @@ def _plain(value: object) -> Any:
         return value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    return value if isinstance(value, bool | int | float | None) else shown_text(str(value))
 
 
 def _log_metrics(trainer: Host, mode: str) -> None:
@@ -68,5 +70,5 @@ def _log_metrics(trainer: Host, mode: str) -> None:
         values = [float(value) for value in pending.get(name, [])]
         sums = torch.tensor([sum(values), len(values)], dtype=torch.float64, device=device)
         total, count = trainer.accelerator.reduce(sums, reduction="sum").tolist()
-        trainer._metrics[mode][name].append(total / count)
+        trainer._metrics[mode][shown_name(name)].append(total / count)
     pending.clear()

@@ -380,6 +380,15 @@ def test_formats_with_several_tags():
             ActionFormat(tags=("a", "b"), **wrong)
 
 
+def test_kinds_take_time_linear_in_the_pairs():
+    # Each of 20,000 pairs was compared with each of 20,000 tokens.
+    pair = chat().tokenizer.convert_tokens_to_ids(["<action>", "</action>"])
+    began = time.process_time()
+    answer = parse_response(chat(), ActionFormat(), pair * 20_000, stop_ids=frozenset())
+    assert time.process_time() - began < 10  # 400 million comparisons take a minute
+    assert set(answer.kinds) == {A}
+
+
 def find_by_one_expression(text, action_format):
     """The contract as a regular expression of the whole pair, and of a bare word: right, and not linear."""
     closing = f"</{action_format.reasoning_tag}>"

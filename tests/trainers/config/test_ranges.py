@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from agentic_trl import AgenticGRPOConfig, AgenticPPOConfig, PPOConfig, evaluate
+from agentic_trl.number_ranges import Range
 from agentic_trl.trainers.config.ranges import numbers_of
 from agentic_trl.trainers.config.trl_fields import REFUSED
-from agentic_trl.trainers.config.trl_ranges import INHERITED, Range
+from agentic_trl.trainers.config.trl_ranges import INHERITED
 
 # TRL itself sets the old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")

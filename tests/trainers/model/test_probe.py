@@ -26,6 +26,7 @@ from transformers import (
     PhimoeForCausalLM,
     Qwen2ForCausalLM,
 )
+from trl import GRPOTrainer
 
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig
 from agentic_trl.trainers.model import forward, probe, probe_checks
@@ -283,14 +284,17 @@ def test_a_critic_that_gives_no_value_a_position_is_refused(tmp_path, shape):
         ppo(tmp_path, critic=Odd()).train()
 
 
-def test_ppo_refuses_what_it_would_not_read(tmp_path):
+def test_ppo_refuses_what_it_would_not_read(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"got an `advantage_function`, expected none"):
         ppo(tmp_path, advantage_function=lambda table: table.reward)
     policy = get_peft_model(
         make_model(), LoraConfig(r=4, target_modules=["q_proj"]), adapter_name="mine"
     )
+    built = []
+    monkeypatch.setattr(GRPOTrainer, "__init__", lambda *given, **more: built.append(given))
     with pytest.raises(ValueError, match=r"adapters are \['mine'\], expected one called 'default'"):
         ppo(tmp_path, model=policy)
+    assert built == []  # before TRL touches the model
 
 
 @pytest.mark.parametrize("legacy", [True, False])

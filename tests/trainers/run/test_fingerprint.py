@@ -23,7 +23,7 @@ from agentic_trl.trainers.run.fingerprint import (
 )
 from agentic_trl.trainers.user_code.own_copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked
-from tests.tiny import Countdown, make_args, make_model, make_tokenizer
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, sets_in
 
 pytestmark = pytest.mark.trainer
 
@@ -56,9 +56,12 @@ KNOBS = {
 def make(folder, *, cls=AgenticGRPOTrainer, environment=Countdown, tokenizer=None, **more):
     given = ("train_dataset", "reward_funcs", "advantage_function")
     rest = {name: more.pop(name) for name in given if name in more}
+    knobs = {**KNOBS, **more}
+    if "train_dataset" in rest:
+        del knobs["num_train_tasks"]
     return cls(
         make_model(),
-        make_args(folder, **{**KNOBS, **more}),
+        make_args(folder, given=sets_in(rest), **knobs),
         environment=environment,
         processing_class=tokenizer or make_tokenizer(),
         **rest,

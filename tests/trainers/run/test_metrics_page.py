@@ -9,8 +9,8 @@ import pytest
 
 from agentic_trl.broken_batches import summarize_faults
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
-from agentic_trl.methods import SIGNALS
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.update.signal_needs import SIGNALS
 from agentic_trl.trainers.update.step_log import LOGGED_AS
 from agentic_trl.types import Fault, StopReason
 from tests.paths import ROOT

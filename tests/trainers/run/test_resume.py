@@ -14,6 +14,7 @@ import pandas
 import pytest
 import torch
 from peft import LoraConfig
+from transformers import TrainerCallback
 
 from agentic_trl.trainers.run.resume_state import state_file
 from tests.kill_resume import main
@@ -106,6 +107,35 @@ def test_a_resumed_run_is_the_same_run(tmp_path, build, steps, at):
         part.train(resume_from_checkpoint=str(folder / f"checkpoint-{step}"))
         assert part.state.global_step == steps
         assert differences(expected, outcome(part, folder)) == [], step
+
+
+def test_the_configuration_may_name_the_checkpoint(tmp_path):
+    """As ``train(resume_from_checkpoint=...)`` does, which wins over it."""
+    make_trainer(tmp_path, **{**KNOBS, "max_steps": 3}).train()
+    first, second = tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"
+    for named, given, step in [
+        (str(first), None, 1),
+        (first, None, 1),
+        (True, None, 3),
+        (str(first), str(second), 2),
+        (str(first), False, 0),
+        (None, second, 2),
+    ]:
+        began = StepWatch()
+        changes = {**KNOBS, "max_steps": 4, "save_strategy": "no", "resume_from_checkpoint": named}
+        part = make_trainer(tmp_path, **changes)
+        part.add_callback(began)
+        part.train(given)
+        assert began.step == step, (named, given)
+    with pytest.raises(ValueError, match=r"resume_from_checkpoint: got .*expected a whole checkpo"):
+        make_trainer(tmp_path, resume_from_checkpoint=str(tmp_path)).train()
+
+
+class StepWatch(TrainerCallback):
+    """Keeps the step at which a run begins."""
+
+    def on_train_begin(self, args, state, control, **more):
+        self.step = state.global_step
 
 
 def test_the_table_of_completions_is_written_again(tmp_path):

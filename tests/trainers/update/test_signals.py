@@ -15,10 +15,11 @@ import torch
 
 from agentic_trl.batching import unsampled_row
 from agentic_trl.environments.base import TextEnv
-from agentic_trl.methods import DEFAULTS, METHODS, SIGNALS
+from agentic_trl.methods import DEFAULTS, METHODS
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.model.precision import LARGE_DRIFT, coarsest_precision
 from agentic_trl.trainers.update.signal_causes import read_credit, read_critic
+from agentic_trl.trainers.update.signal_needs import SIGNALS
 from agentic_trl.trainers.update.signals import (
     SignalWatch,
     needed_signals,

@@ -17,7 +17,7 @@ from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.user_code.tasks import held_out_dataset, resolve_environments
 from tests.environments.adapters.test_tools import Guess, add
-from tests.tiny import Countdown, make_args, make_model, make_tokenizer
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, sets_in
 
 PROMPTS = Dataset.from_list([{"prompt": f"What is 2 + {i}?"} for i in range(8)])
 
@@ -100,7 +100,7 @@ def build(tmp_path, environment, **arguments):
     knobs = arguments.pop("knobs", {})
     return AgenticGRPOTrainer(
         make_model(),
-        make_args(tmp_path, **knobs),
+        make_args(tmp_path, given=sets_in(arguments), **knobs),
         environment=environment,
         processing_class=make_tokenizer(),
         **arguments,

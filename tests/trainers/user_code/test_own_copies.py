@@ -167,7 +167,7 @@ def test_reward_functions_cannot_spoil_tasks_messages_or_each_other(tmp_path):
     rows = [{"seed": i, "goal": {"items": ["a", str(i)]}} for i in range(4)]
     trainer = Kept(
         make_model(),
-        make_args(tmp_path),
+        make_args(tmp_path, given=["train"]),
         environment=Countdown,
         train_dataset=Dataset.from_list(rows),
         reward_funcs=[first, second, Third()],

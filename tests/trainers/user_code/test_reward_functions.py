@@ -50,7 +50,9 @@ def trainer(tmp_path_factory):
 
     trainer = Kept(
         make_model(),
-        make_args(tmp_path_factory.mktemp("run"), method="planpo", max_turns=1),
+        make_args(
+            tmp_path_factory.mktemp("run"), given=["train", "eval"], method="planpo", max_turns=1
+        ),
         environment=SingleTurn,
         train_dataset=PROMPTS,
         eval_dataset=PROMPTS.select(range(2)),
@@ -139,9 +141,12 @@ def test_what_adds_nothing_changes_no_bit(trainer):
 def test_weights(trainer):
     (one,) = score(trainer, [giving(2.0), giving(3.0)], [episode(0.5)], weights=[0.25, -1.0])
     assert one.score == 0.5 + 0.25 * 2 - 3
-    assert read_weights([1, 0.5]) == [1.0, 0.5]
+    two = [giving(1.0), None, giving(2.0)]
+    assert read_weights([1, 0.5], two) == [1.0, 0.5]
+    with pytest.raises(ValueError, match="reward_weights: got 3 weights for 2 reward functions"):
+        read_weights([1, 1, 0.5], two)
     with pytest.raises(ValueError, match="A weight of reward_weights is nan, expected a finite"):
-        read_weights([1.0, math.nan])
+        read_weights([1.0, math.nan], two)
     with pytest.raises(
         ValueError, match=r"each times its entry of reward_weights, is 10000000000000\.0, expected"
     ):

@@ -67,11 +67,11 @@ def _warpers(sampling: Sampling) -> LogitsProcessorList:
     """The library's processors for what the sampling settings truncate, in its own order."""
     chosen: list[Any] = []
     if sampling.repetition_penalty != 1.0:
-        chosen.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+        chosen.append(RepetitionPenaltyLogitsProcessor(float(sampling.repetition_penalty)))
     if sampling.top_k:
-        chosen.append(TopKLogitsWarper(sampling.top_k))
+        chosen.append(TopKLogitsWarper(int(sampling.top_k)))
     if sampling.top_p < 1.0:
-        chosen.append(TopPLogitsWarper(sampling.top_p))
+        chosen.append(TopPLogitsWarper(float(sampling.top_p)))
     if sampling.min_p:
-        chosen.append(MinPLogitsWarper(sampling.min_p))
+        chosen.append(MinPLogitsWarper(float(sampling.min_p)))
     return LogitsProcessorList(chosen)
