@@ -80,7 +80,7 @@ class Endpoint:
         self._thread.start()
         self._wait()
 
-    def open(self) -> Session:
+    def new_session(self) -> Session:
         """Return a new session with a key of its own.
 
         Raises:

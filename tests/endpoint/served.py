@@ -29,7 +29,7 @@ class Served:
 
     def __init__(self, endpoint, *answers, wait=None):
         self.endpoint = endpoint
-        self.session = endpoint.open()
+        self.session = endpoint.new_session()
         self.key = self.session.key
         self.asked = []
         self.wait = wait

@@ -262,11 +262,11 @@ def test_no_answer_waits_for_an_acknowledgement(hello):
 def test_sessions_that_are_over_are_forgotten(monkeypatch):
     monkeypatch.setattr(server, "CLOSED_KEPT", 5)
     endpoint = Endpoint()
-    sessions = [endpoint.open() for _ in range(20)]
+    sessions = [endpoint.new_session() for _ in range(20)]
     assert [endpoint.find(one.key) for one in sessions] == sessions
     for one in sessions[:15]:
         one.close()
-    endpoint.open()
+    endpoint.new_session()
     assert [endpoint.find(one.key) is one for one in sessions] == [False] * 10 + [True] * 10
     endpoint.close()
     assert endpoint.find(sessions[-1].key) is None
@@ -275,13 +275,13 @@ def test_sessions_that_are_over_are_forgotten(monkeypatch):
 def test_sessions_are_bounded(monkeypatch):
     monkeypatch.setattr(server, "MAX_SESSIONS", 3)
     endpoint = Endpoint()
-    open_ones = [endpoint.open() for _ in range(3)]
+    open_ones = [endpoint.new_session() for _ in range(3)]
     with pytest.raises(
         RuntimeError, match="The endpoint got a session beyond its 3, expected fewer"
     ):
-        endpoint.open()
+        endpoint.new_session()
     open_ones[0].close()
-    endpoint.open()
+    endpoint.new_session()
     endpoint.close()
 
 

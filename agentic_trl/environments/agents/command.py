@@ -32,7 +32,7 @@ LAST_WORDS = 1.0
 """Seconds in which what a program wrote is read after its end: others may hold its output open."""
 
 _LAUNCH = (
-    "import os, sys; own = {'__name__': 'group_end'}; exec(open(sys.argv[1]).read(), own);"
+    "import os, sys; own = {'__name__': 'group_end'}; exec(open(sys.argv[1], encoding='utf-8').read(), own);"
     "own['end_together'](os.open(os.devnull, os.O_RDONLY)); os.execvp(sys.argv[2], sys.argv[2:])"
 )
 

@@ -112,7 +112,7 @@ class AgentEpisode(TextEnv):
         self.close()
         task = {name: value for name, value in (options or {}).items() if name != "noise_seed"}
         server = need("agentic_trl.endpoint.server", "agents").shared_endpoint(self._host)
-        self._session = session = server.open()
+        self._session = session = server.new_session()
         place = Place(
             base_url=server.base_url,
             anthropic_url=server.url,
