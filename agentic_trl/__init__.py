@@ -11,6 +11,7 @@ from agentic_trl.old_names import accept_old_modules
 
 if TYPE_CHECKING:
     from agentic_trl.assets import tiny_policy
+    from agentic_trl.environments.agents.factory import AgentEnv
     from agentic_trl.environments.base import ActionFormat, TextEnv
     from agentic_trl.environments.registry import env_spec, make_env, register_env
     from agentic_trl.rollout.demonstrate import demonstrate
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ActionFormat": "agentic_trl.environments.base",
+    "AgentEnv": "agentic_trl.environments.agents.factory",
     "AgenticGRPOConfig": "agentic_trl.trainers.config.grpo",
     "AgenticGRPOTrainer": "agentic_trl.trainers.grpo",
     "AgenticPPOConfig": "agentic_trl.trainers.config.ppo",
@@ -54,6 +56,7 @@ _HOMES = {
 
 __all__ = [
     "ActionFormat",
+    "AgentEnv",
     "AgenticGRPOConfig",
     "AgenticGRPOTrainer",
     "AgenticPPOConfig",

@@ -107,5 +107,11 @@ OPTIONAL: dict[str, dict[str, Any]] = {
         "max_turns": 10,
         "description": "Call functions, or the methods of a class that TRL takes as environment_factory.",
     },
+    "agent": {
+        "entry_point": f"{_HERE}.agents.env:AgentEpisode",
+        "extra": "agents",
+        "max_turns": 50,
+        "description": "Run any program that calls the policy as it calls OpenAI or Anthropic.",
+    },
 }
-"""Adapters of environments whose packages are extras of this one, and of tools."""
+"""Adapters of environments whose packages are extras of this one, of tools, and of agents."""

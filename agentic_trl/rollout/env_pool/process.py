@@ -30,7 +30,7 @@ LOOK = 0.5
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
-    "from agentic_trl.rollout.env_pool.group_end import end_together; end_together(int(sys.argv[1]));"
+    "from agentic_trl.group_end import end_together; end_together(int(sys.argv[1]));"
     "from agentic_trl.rollout.env_pool.process import serve; serve(int(sys.argv[1]))"
 )
 

@@ -30,6 +30,7 @@ EXTRAS = {
     "TextArena-v1": ("textarena", ["textarena"], {}),
     "ReasoningGym-v1": ("reasoning-gym", ["reasoning_gym"], {}),
     "OpenEnv-v1": ("openenv", ["openenv.core"], {"base_url": "http://127.0.0.1:9"}),
+    "agent": ("agents", ["uvicorn"], {"command": ["python", "solve.py"]}),
 }
 
 
