@@ -15,7 +15,7 @@ import pytest
 
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode.play import CHARACTERS_PER_TOKEN, RETRY
+from agentic_trl.rollout.episode.play import CHARACTERS_PER_TOKEN, OWN_ANSWER, RETRY
 from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import (
@@ -355,7 +355,7 @@ def test_a_refused_answer_is_not_played_anew():
         retries=2,
     )
     (trajectory,) = collect(*given([start()], [script(1, 1)]), rollout)
-    assert trajectory.error == "TemplateError: no z"
+    assert trajectory.error == f"{OWN_ANSWER} (TemplateError: no z)"
     assert trajectory.faults == ()
 
 
