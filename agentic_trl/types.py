@@ -168,7 +168,7 @@ class Trajectory:
     def first_response(self) -> int:
         """Index of the first sampled response in ``messages``; their number if there is none."""
         said = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
-        given = len(said) - len(self.turns)
+        given = len(said) - len(self.turns) - self.unused_turns
         return said[given] if len(said) > given else len(self.messages)
 
     @property
@@ -179,10 +179,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnTable:
-    """All turns of a batch of trajectories, flat, in order of trajectory and turn.
-
-    A trajectory without turns has no entry in the turn columns and counts in its group unless it is not ``valid``.
-    """
+    """All turns of a batch, flat, in order of trajectory and turn; a ``valid`` trajectory without turns counts, too."""
 
     trajectory: Int[Tensor, " turn"]
     """Index of the trajectory of each turn, non-decreasing."""

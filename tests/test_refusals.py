@@ -362,7 +362,11 @@ PLAIN = [
 """Settings, and how the sentence begins that refuses them without an environment."""
 
 IDLE = [
-    ({"model_init_kwargs": {"dtype": "float32"}}, {"model": object()}, "model_init_kwargs={'dtype"),
+    (
+        {"model_init_kwargs": {"dtype": "float32"}},
+        {"model": ("an object",)},
+        "model_init_kwargs={'dtype",
+    ),
     ({"num_train_tasks": 3}, {"train_dataset": [{}]}, "num_train_tasks=3 has no effect beside a"),
     ({"num_eval_tasks": 3}, {"eval_dataset": [{}]}, "num_eval_tasks=3 has no effect beside a data"),
     (

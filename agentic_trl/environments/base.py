@@ -9,23 +9,18 @@ Contract between an environment and the rollout:
 - ``step(action)`` receives the text inside the action tags, stripped; where the action format has
   several ``tags``, the action with its tags. A response without an action never reaches the
   environment: the rollout replies in its place and shows the last observation again.
-- ``info["messages"]`` of ``reset``, chat messages, stand before the first observation in place of the
-  system message.
+- ``info["messages"]`` of ``reset``, chat messages, stand before the first observation in place of the system message.
 - ``tools``, or ``info["tools"]`` of ``reset``, are JSON schemas of functions. With them the model is shown these and
-  responds as its own chat template writes calls, and ``step`` receives the response as a message: a dictionary with
-  ``content``, ``reasoning_content`` and ``tool_calls`` (each with ``id`` and ``function``, its ``name`` and
-  ``arguments``, an object). A response without a call has none; whether that ends the episode is for ``step`` to
-  say, as is what happens to a call of a function that there is not. A call that cannot be read never reaches the
-  environment: the rollout replies in its place.
-- ``info["messages"]`` of ``step``, such as results ``{"role": "tool", "tool_call_id": ..., "name": ..., "content":
-  ...}``, stand before the next observation; with them an empty observation is none.
-- An action that cannot be carried out is no error: return an observation that says so, reward 0, and
-  ``info["invalid_action"] = True``.
-- ``info["request"]`` of ``reset`` and ``step``, a dictionary with ``messages`` and perhaps ``tools``, ``max_tokens`` and
-  ``stop``, is a whole prompt, written by a program that asks for a response; ``step`` receives the response as a
-  message with ``finish_reason``, ``prompt_tokens``, ``completion_tokens`` and ``tokens`` (text and log-probability of
-  each). A class with ``waits = True`` waits for that program in ``reset`` and ``step``: it gets a thread of its own,
-  ``finish(reason)`` after each episode, and ``close()`` from any thread ends what waits.
+  responds as its chat template writes calls, and ``step`` receives the response as a message: ``content``,
+  ``reasoning_content`` and ``tool_calls`` (``id``, and ``function`` with ``name`` and ``arguments``, an object). A response
+  without a call has none. What that ends, and what an unknown function does, is for ``step`` to say; a call that cannot
+  be read never reaches it: the rollout replies in its place.
+- ``info["messages"]`` of ``step``, such as results of tools, stand before the next observation; an empty one is then none.
+- An action that cannot be carried out is no error: an observation says so, and ``info["invalid_action"]`` is ``True``.
+- ``info["request"]`` of ``reset`` and ``step`` is a whole prompt written by a program, and ``step`` receives the response
+  as the program is to get it; see ``agents/env.py`` for both. A class with ``waits = True`` waits for the program in
+  ``reset`` and ``step``: it has a thread of its own, is told the end of each episode by ``finish(reason)``, and ``cut()``
+  from any thread ends what waits.
 - ``info["success"]`` of the last turn says whether the goal is reached. Without it, or where it is ``None``,
   success means ``terminated`` and a score, reward functions included, of at least ``success_threshold``.
 - Rewards are real numbers of at most ``user_values.LARGEST_REWARD`` in magnitude; ``terminated``, ``truncated``,

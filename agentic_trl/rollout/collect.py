@@ -37,8 +37,8 @@ from dataclasses import dataclass, field
 
 from agentic_trl.process_settings import ProcessSettings
 from agentic_trl.rollout.engines.base import Request
-from agentic_trl.rollout.env_pool.checked_calls import Reply, Stepped
 from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.env_pool.replies import Reply, Stepped
 from agentic_trl.rollout.episode.attempt import Episode, Keep, Reset, Rollout, Step
 from agentic_trl.rollout.episode.play import play
 from agentic_trl.rollout.task import Start

@@ -15,7 +15,7 @@ import pytest
 
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.env_pool.pool import Environments
-from agentic_trl.rollout.episode.play import RETRY
+from agentic_trl.rollout.episode.play import OWN_ANSWER, RETRY
 from agentic_trl.rollout.episode.record import CHARACTERS_PER_TOKEN
 from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
@@ -356,7 +356,7 @@ def test_a_refused_answer_is_not_played_anew():
         retries=2,
     )
     (trajectory,) = collect(*given([start()], [script(1, 1)]), rollout)
-    assert trajectory.error == "TemplateError: no z"
+    assert trajectory.error == f"{OWN_ANSWER} (TemplateError: no z)"
     assert trajectory.faults == ()
 
 

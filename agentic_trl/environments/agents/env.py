@@ -18,7 +18,7 @@ Contract:
 from collections.abc import Mapping
 from typing import Any
 
-from agentic_trl.endpoint.refusals import EPISODE_ENDED
+from agentic_trl.endpoint.refusals import CONTEXT_LENGTH_EXCEEDED, EPISODE_ENDED
 from agentic_trl.endpoint.session import ENDED, Ended, Session
 from agentic_trl.endpoint.talk import ChatAnswer, ChatRequest
 from agentic_trl.environments.adapters.common import need
@@ -26,10 +26,17 @@ from agentic_trl.environments.agents.command import CommandProgram
 from agentic_trl.environments.agents.programs import FunctionProgram, Outcome, Place, agent_of
 from agentic_trl.environments.agents.verdict import Verdict, read_line, read_verdict
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
+from agentic_trl.types import StopReason
 from agentic_trl.user_values import as_texts
 
 Program = FunctionProgram | CommandProgram
 """What runs an agent."""
+
+TOO_LONG = (
+    "Got a prompt that leaves no room for a response in the run's `max_context_tokens`, expected a shorter one. Send "
+    "fewer or shorter messages; this episode is over."
+)
+"""What a program is told whose prompt is too long."""
 
 MODEL = "policy"
 """Name of the model."""
@@ -165,6 +172,16 @@ class AgentEpisode(TextEnv):
         self._asked = None
         if self._session is not None:
             self._session.close(code, sentence)
+
+    def finish(self, reason: str) -> None:
+        """End what runs of an episode that is over, within ``grace``.
+
+        Args:
+            reason: Why it is over, a ``StopReason``.
+        """
+        if reason == StopReason.CONTEXT_OVERFLOW.value:
+            self.cut(CONTEXT_LENGTH_EXCEEDED, TOO_LONG)
+        self.close()
 
     def close(self) -> None:
         """End what runs, within ``grace``."""

@@ -7,20 +7,18 @@ import asyncio
 import copy
 import inspect
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from agentic_trl.chat_messages import opening_messages, plain_message
 from agentic_trl.environments.base import Environment, TextEnv
-from agentic_trl.rollout.env_pool.agent_request import AgentRequest, read_request
-from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup, read_setup, with_tools
+from agentic_trl.rollout.env_pool.agent_request import read_request
+from agentic_trl.rollout.env_pool.env_attributes import read_setup, with_tools
+from agentic_trl.rollout.env_pool.replies import Failure, Kept, Opened, Reply, Stepped
 from agentic_trl.user_values import (
     clean_text,
-    error_text,
     read_flag,
     read_result,
     read_reward,
@@ -30,94 +28,6 @@ from agentic_trl.user_values import (
 
 Call = tuple[Any, ...]
 """``("open",)``, ``("reset", seed, options)``, ``("step", action)``, ``("keep",)`` or ``("close",)``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A start of an episode."""
-
-    setup: EnvironmentSetup
-    """The environment's attributes."""
-    observation: str
-    """The first observation."""
-    messages: tuple[dict[str, str], ...] | None
-    """Chat messages before it, in place of the system message; ``None`` for none."""
-    request: AgentRequest | None = None
-    """The prompt of a program, in place of observation and messages."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
-    """A step, or a look at the state where the response held no action."""
-
-    state_key: str | None
-    """Identity of the state before the step."""
-    observation: str | None = None
-    """The next observation; ``None`` if there was no action."""
-    messages: tuple[dict[str, Any], ...] = ()
-    """Chat messages before it, such as results of tools."""
-    request: AgentRequest | None = None
-    """The next prompt of a program, in place of observation and messages."""
-    reward: float = 0.0
-    """Reward of the step."""
-    terminated: bool = False
-    """Whether the task itself ended."""
-    truncated: bool = False
-    """Whether the environment cut the episode."""
-    success: bool | None = None
-    """Whether the goal is reached; ``None`` if the environment does not say."""
-    accepted: bool = False
-    """Whether there was an action that could be carried out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A copy of an environment at the end of an episode."""
-
-    environment: Any
-    """What reward functions get of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why a call gave nothing."""
-
-    error: str
-    """Kind of the error and its message, cleaned and cut."""
-    traceback: str = ""
-    """Where it was raised, as Python prints it, cleaned and cut."""
-    timeout: bool = False
-    """Whether the call took too long."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "error", error_text(self.error))
-        object.__setattr__(self, "traceback", error_text(self.traceback))
-
-    @classmethod
-    def of(cls, error: BaseException) -> "Failure":
-        """Return the failure of a call that raised, also if the error itself cannot be shown."""
-        kind = type(error).__name__
-        try:
-            said = str(error)
-        except BaseException:  # a stranger's `__str__`
-            said = "an error whose text cannot be read"
-        try:
-            trace = "".join(traceback.format_exception(error))
-        except BaseException:  # a stranger's attributes
-            trace = ""
-        return cls(error=f"{kind}: {said}", traceback=trace)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """The result of a call."""
-
-    value: Opened | Stepped | Kept | None = None
-    """Result of a reset, a step, or of keeping the environment."""
-    failure: Failure | None = None
-    """The failure of the call; ``None`` if it succeeded."""
-    seconds: float = 0.0
-    """Wall time of the call."""
 
 
 class EventLoop:
@@ -250,15 +160,15 @@ class Host:
 
 
 class WaitingHost(Host):
-    """Holds an environment whose calls wait for a program; closing it ends what waits."""
+    """Holds an environment whose calls wait for a program; its ``cut`` ends what waits."""
 
     killable = True
 
     def kill(self) -> None:
-        """Close the environment, from whatever thread."""
-        close = getattr(self._environment, "close", None)
-        if close is not None:
-            close()
+        """End the call that waits, from whatever thread."""
+        cut = getattr(self._environment, "cut", None)
+        if cut is not None:
+            cut()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

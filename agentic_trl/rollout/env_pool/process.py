@@ -20,7 +20,8 @@ from typing import Any
 
 import cloudpickle
 
-from agentic_trl.rollout.env_pool.checked_calls import Failure, Host, Reply
+from agentic_trl.rollout.env_pool.checked_calls import Host
+from agentic_trl.rollout.env_pool.replies import Failure, Reply
 
 GRACE = 5.0
 """Seconds that an environment gets to close itself."""

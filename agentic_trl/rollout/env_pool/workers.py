@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import Any
 
-from agentic_trl.rollout.env_pool.checked_calls import Call, Host, Reply
+from agentic_trl.rollout.env_pool.checked_calls import Call, Host
 from agentic_trl.rollout.env_pool.process import RemoteHost
+from agentic_trl.rollout.env_pool.replies import Reply
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +163,8 @@ class ThreadWorker:
             except BaseException as error:  # not a failure of the environment: the caller raises it
                 result = error
             self._give_back()
-            self._outbox.put((self, result))
+            if call[0] != "finish":  # which nobody waits for
+                self._outbox.put((self, result))
         _note(self._host.call("close"))
 
     def _carry_out(self, call: Call) -> Reply:

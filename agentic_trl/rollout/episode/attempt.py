@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agentic_trl.rollout.engines.base import Engine, Request, Sample
-from agentic_trl.rollout.env_pool.checked_calls import Failure, Reply, Stepped
+from agentic_trl.rollout.env_pool.replies import Failure, Reply, Stepped
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text.chat import ChatFormat, History, Message, full_history
 from agentic_trl.types import StopReason, Trajectory

@@ -9,8 +9,8 @@ import numpy as np
 from jinja2 import TemplateError
 
 from agentic_trl.rollout.engines.base import Request, Sample
-from agentic_trl.rollout.env_pool.checked_calls import Failure, Kept, Opened, Reply, Stepped
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
+from agentic_trl.rollout.env_pool.replies import Failure, Kept, Opened, Reply, Stepped
 from agentic_trl.rollout.episode.attempt import (
     Asked,
     Episode,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentic_trl.rollout.engines.base import Sample
-from agentic_trl.rollout.env_pool.checked_calls import Stepped
+from agentic_trl.rollout.env_pool.replies import Stepped
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import Conversation, Message, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse

@@ -21,7 +21,7 @@ from jinja2 import TemplateError
 
 from agentic_trl.rollout.engines.base import Request, Sample
 from agentic_trl.rollout.env_pool.agent_request import AgentRequest
-from agentic_trl.rollout.env_pool.checked_calls import Failure, Reply, Stepped
+from agentic_trl.rollout.env_pool.replies import Failure, Reply, Stepped
 from agentic_trl.rollout.episode.attempt import (
     Asked,
     FailedError,

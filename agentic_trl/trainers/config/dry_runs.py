@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from huggingface_hub import constants
 from torch import nn
 from transformers import Trainer
 from transformers.integrations import integration_utils
 from transformers.optimization import get_scheduler
+from transformers.utils.hub import is_offline_mode
 from trl import GRPOConfig
 
 _IMPORTED = {"azure_ml": "azureml", "comet_ml": "comet", "flyte": "flytekit"}
@@ -66,7 +66,7 @@ def _check_hub(config: GRPOConfig) -> None:
         ValueError: If something is to be pushed.
     """
     for name in _PUSHING:
-        if getattr(config, name) and constants.is_offline_mode():
+        if getattr(config, name) and is_offline_mode():
             raise ValueError(
                 f"{name}={getattr(config, name)!r}: got HF_HUB_OFFLINE=1, with which nothing can be pushed, expected a "
                 f"connection to the hub. Leave {name} at its default, or unset HF_HUB_OFFLINE."

@@ -42,6 +42,10 @@ def check_ranges(config: GRPOConfig) -> None:
         if isinstance(value, numpy.generic):
             setattr(config, name, value.item())
     check_numbers(type(config), vars(config))
+    if config.num_generations is None:  # TRL's annotation takes it, its code does not
+        raise ValueError(
+            "num_generations: got None, expected at least 1. Give the size of a group."
+        )
     for name, number in numbers_of(type(config)):
         value = getattr(config, name, None)
         if number.range is None and value is not None:

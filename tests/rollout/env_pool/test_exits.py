@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from agentic_trl.rollout.env_pool.checked_calls import Failure
 from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.env_pool.replies import Failure
 from tests.rollout.env_pool.test_pool import POOLS, Counter, one, opened, pool_of, stepped
 from tests.rollout.scripted import GO, Script, run_one, step
 

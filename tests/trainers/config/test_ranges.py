@@ -89,6 +89,11 @@ def test_the_sentences(value, words, tmp_path):
     assert str(error.value) == words
 
 
+def test_num_generations_is_set(tmp_path):
+    with pytest.raises(ValueError, match="num_generations: got None, expected at least 1"):
+        AgenticGRPOConfig(str(tmp_path), num_generations=None)
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_batch_size_is_shown_as_it_was_given(config, tmp_path):
     with pytest.raises(ValueError, match=r"per_device_train_batch_size: got 2.5, expected"):
