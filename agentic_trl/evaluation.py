@@ -32,6 +32,8 @@ class EpisodeRecord:
     """Responses that the token limit cut before the policy ended them."""
     rows: int
     """Sequences that the trajectory is stored as."""
+    unused: int = 0
+    """Responses that a program asked for and threw away."""
     error: str = ""
     """The environment's error, if it failed."""
     faults: tuple[Fault, ...] = ()
@@ -58,6 +60,7 @@ class EpisodeRecord:
             invalid=sum(not turn.valid for turn in turns),
             cut=sum(turn.truncated for turn in turns),
             rows=sum(not turn.extends for turn in turns),
+            unused=trajectory.unused_turns,
             error=trajectory.error or "",
             faults=trajectory.faults,
         )
@@ -74,7 +77,7 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         ``turns/mean``; ``turns/success_mean`` and ``tokens_per_turn/success`` over the successes (absent
         without one); ``tokens_per_turn``; ``tokens_per_episode``; ``invalid_action_rate`` and ``cut_rate``
         (responses that the token limit cut) per turn; ``rollout/rewritten_rows``, the mean number of rows beyond
-        the first; ``stop/<reason>``, the share of episodes that ended so; and what ``summarize_groups`` gives.
+        the first; ``rollout/unused_turns``, that of responses that a program threw away; ``stop/<reason>``, the share of episodes that ended so; and what ``summarize_groups`` gives.
     """
     counted = [one for one in records if not one.stop.failed]
     metrics = {f"stop/{reason}": 0.0 for reason in StopReason}
@@ -92,6 +95,7 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         "invalid_action_rate": sum(one.invalid for one in counted) / max(turns, 1),
         "cut_rate": sum(one.cut for one in counted) / max(turns, 1),
         "rollout/rewritten_rows": fmean(max(one.rows - 1, 0) for one in counted),
+        "rollout/unused_turns": fmean(one.unused for one in counted),
     }
     if successes := [one for one in counted if one.success]:
         turns = sum(one.turns for one in successes)

@@ -102,6 +102,11 @@ def _kept(name, built):
 
     @functools.wraps(original)
     def init(self, *args, **given):
+        config = given.get("args", args[1] if len(args) > 1 else None)
+        for split in ("train", "eval"):  # a dataset has its own tasks
+            if given.get(f"{split}_dataset") is not None:
+                count = f"num_{split}_tasks"
+                setattr(config, count, type(config).__dataclass_fields__[count].default)
         original(self, *args, **given)
         if type(self).__name__ == name:
             built.append(self)

@@ -46,9 +46,6 @@ PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 ELSEWHERE = {"CONTRIBUTING.md": "its files and names are made by tests/test_contributing.py"}
 """Pages whose Python runs in another test."""
 
-WITHOUT_TRAINER = {"docs/agents.md"}
-"""Pages whose Python plays an environment and trains nothing."""
-
 NOT_RUN = {
     "docs/environments/scienceworld.md": "its extra; run by tests/environments/adapters/test_pages.py",
     "docs/environments/alfworld.md": "its extra; run by tests/environments/adapters/test_pages.py",
@@ -92,7 +89,7 @@ def test_the_python_of_a_page_runs(page, tmp_path):
         names = {**presupposed(), "__name__": "page"}
         for number, code in enumerate(blocks(page), start=1):
             run(code, names, built, f"{name_of(page)}, block {number}")
-    assert built or name_of(page) in WITHOUT_TRAINER
+    assert built
 
 
 @pytest.mark.parametrize("page", sorted(NOT_RUN))
