@@ -1,6 +1,6 @@
 """Programs behind the endpoint, trained: what they were sent is what the loss sees, and a run repeats.
 
-Mutations seen red: MUTATIONS
+Mutations seen red: log-probabilities in another order; seeds of chance; a row for each turn; the context limit told as an end.
 """
 
 import json
