@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentic_trl.error_kinds import WHERE, BrokenEnvironmentsError
+from agentic_trl.error_kinds import WHERE, BrokenEnvironmentsError, FolderInUseError
 from agentic_trl.user_values import shown_text
 
 TRACEBACK = "AGENTIC_TRL_TRACEBACK"
@@ -77,7 +77,9 @@ def is_for_users(error: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     ours = trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(_PACKAGE)
-    return isinstance(error, BrokenEnvironmentsError) or (ours and isinstance(error, ValueError))
+    return isinstance(error, BrokenEnvironmentsError | FolderInUseError) or (
+        ours and isinstance(error, ValueError)
+    )
 
 
 def find_user_modules() -> None:

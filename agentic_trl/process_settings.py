@@ -33,16 +33,26 @@ def _device() -> torch.device | None:
     return None if device.type == "cpu" else device
 
 
+def _matmul() -> str | None:
+    """Return the precision; ``None`` where it was set by PyTorch's newer names, which the older ones cannot read."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def _set_matmul(value: str | None) -> None:
+    if value is not None:
+        torch.set_float32_matmul_precision(value)
+
+
 SETTINGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = MappingProxyType(
     {
         "torch.set_default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
         "torch.set_default_device": (_device, torch.set_default_device),
         "torch.set_grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
         "torch.set_num_threads": (torch.get_num_threads, torch.set_num_threads),
-        "torch.set_float32_matmul_precision": (
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
+        "torch.set_float32_matmul_precision": (_matmul, _set_matmul),
         "torch.use_deterministic_algorithms": (_deterministic, _set_deterministic),
     }
 )
@@ -95,16 +105,20 @@ class Folder:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Be there while environments run, and note where they are by the end."""
-        outside = os.getcwd()
+        outside = _here()
         if self._chosen is not None:
-            os.chdir(self._chosen)
+            try:
+                os.chdir(self._chosen)
+            except OSError:  # it has been removed
+                self._chosen = None
         try:
             yield
         finally:
             inside = _here()
             if inside != outside:
                 self._chosen = inside
-                os.chdir(outside)
+                if outside is not None:
+                    os.chdir(outside)
 
 
 @contextmanager

@@ -139,9 +139,11 @@ class Trajectory:
     faults: tuple[Fault, ...] = ()
     """Attempts that the environment spoiled, in order; the last is this one if it failed too."""
     unused_turns: int = 0
-    """Responses that a program asked for and threw away; they are not among the turns."""
+    """Responses that a program asked for and threw away; not among the turns."""
+    given_messages: int | None = None
+    """Number of ``messages`` before the first response, where a program wrote the prompts."""
     environment: Any = field(default=None, compare=False, repr=False)
-    """A copy of the environment at the end, until reward functions that ask for ``environments`` have it."""
+    """A copy of the environment at the end, until reward functions have it."""
 
     @property
     def failed(self) -> bool:
@@ -160,15 +162,12 @@ class Trajectory:
         return replace(self, score=score, success=success)
 
     @property
-    def turn_returns(self) -> float:
-        """What the environment's steps earned together, without penalties and reward functions."""
-        return sum(turn.reward for turn in self.turns)
-
-    @property
     def first_response(self) -> int:
         """Index of the first sampled response in ``messages``; their number if there is none."""
+        if self.given_messages is not None and self.turns:
+            return self.given_messages
         said = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
-        given = len(said) - len(self.turns) - self.unused_turns
+        given = len(said) - len(self.turns)
         return said[given] if len(said) > given else len(self.messages)
 
     @property

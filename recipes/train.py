@@ -83,7 +83,7 @@ def main() -> None:
         recipe, args, model = parse(sys.argv[1:])
         record_path = records.record_path(named(sys.argv[1:]).config) if recipe.record else None
         knobs = records.knobs_off_default((recipe, args, model))
-        resumed = resume_point(args)
+        args.resume_from_checkpoint = resumed = resume_point(args)
         with naming(model.model_name_or_path):
             trainer = build(recipe, args, model)
     except Exception as error:

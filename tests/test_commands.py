@@ -16,10 +16,10 @@ import yaml
 
 from agentic_trl import tiny_policy
 from agentic_trl.__main__ import main
-from agentic_trl.broken_batches import BrokenEnvironmentsError
 from agentic_trl.command_line import TRACEBACK, is_for_users, recipe_names, recipe_path
 from agentic_trl.environments import registry
 from agentic_trl.environments.registry import env_spec, registered_envs, resolve_environment
+from agentic_trl.error_kinds import BrokenEnvironmentsError, FolderInUseError
 from recipes import train
 from tests.paths import ROOT
 
@@ -272,6 +272,7 @@ def test_faults_of_a_program_keep_their_traceback():
     assert is_for_users(sentence.value)
     assert not is_for_users(fault.value)
     assert is_for_users(BrokenEnvironmentsError())
+    assert is_for_users(FolderInUseError())
     assert not is_for_users(RuntimeError())
 
 
@@ -285,6 +286,23 @@ def test_the_words_of_a_flag_are_true_and_false(given, point, users_folder):
     flags += [] if given is None else ["--resume_from_checkpoint", given]
     wanted = str(users_folder / point) if isinstance(point, str) else point
     assert train.resume_point(train.parse(flags)[1]) == wanted
+
+
+def test_the_words_of_a_flag_reach_the_trainer_as_what_they_mean(users_folder, monkeypatch):
+    given = []
+
+    def build(recipe, args, model):
+        given.append(args.resume_from_checkpoint)
+        raise ValueError("enough")
+
+    (users_folder / "out" / "checkpoint-3").mkdir(parents=True)
+    monkeypatch.setattr(train, "build", build)
+    for word in ("true", "false"):
+        flags = ["--config", str(small(users_folder)), "--resume_from_checkpoint", word]
+        monkeypatch.setattr(sys, "argv", ["train.py", *flags])
+        with pytest.raises(SystemExit):
+            train.main()
+    assert given == [True, None]
 
 
 @pytest.mark.trainer

@@ -113,3 +113,36 @@ def test_environments_find_their_folder_again(tmp_path):
     assert os.getcwd() == ours
     with folder.entered():  # it is gone, and nobody's fault that this is found out
         assert os.getcwd() == ours
+
+
+def test_a_precision_that_the_older_names_cannot_read_is_left_alone(monkeypatch):
+    def mixed():
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    written = []
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", written.append)
+    with keeping("An environment"):
+        pass
+    assert written == []
+
+
+def test_a_folder_that_is_gone_is_forgotten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chosen").mkdir()
+    folder = Folder()
+    with folder.entered():
+        os.chdir("chosen")
+    (tmp_path / "chosen").rmdir()
+    for _ in range(2):
+        with folder.entered():
+            assert os.getcwd() == str(tmp_path)
+
+
+def test_a_script_whose_folder_is_gone_goes_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # and back at the end
+    (tmp_path / "here").mkdir()
+    os.chdir("here")
+    (tmp_path / "here").rmdir()
+    with Folder().entered():
+        os.chdir(tmp_path)

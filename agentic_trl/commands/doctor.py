@@ -119,6 +119,14 @@ def _version(name: str) -> str:
 
 
 def _packages() -> Iterator[Check]:
+    if _version("agentic-trl") == "not installed":
+        yield (
+            _row(
+                "agentic-trl", "not installed, so nothing is known of its needs: pip install -e ."
+            ),
+            False,
+        )
+        return
     for one in _requirements():
         installed = _version(one.name)
         good = _is_there(one) and one.specifier.contains(installed, prereleases=True)
@@ -132,7 +140,8 @@ def _is_there(requirement: Requirement) -> bool:
 
 def _extras() -> Iterator[Check]:
     """Extras that are there, whole and in range; one that is not there is no problem."""
-    names = metadata("agentic-trl").get_all("Provides-Extra") or ()
+    known = _version("agentic-trl") != "not installed"
+    names = (metadata("agentic-trl").get_all("Provides-Extra") or ()) if known else ()
     for name in names:
         asked = [one for one in _requirements(name) if canonicalize_name(one.name) != "agentic-trl"]
         there = [one for one in asked if _is_there(one)]

@@ -18,7 +18,6 @@ from agentic_trl.endpoint.protocols.events import encode
 from agentic_trl.endpoint.refusals import InvalidRequestError, RefusedError
 from agentic_trl.endpoint.session import Session
 from agentic_trl.endpoint.values import FLAG, NUMBER, Fields, parse_object
-from agentic_trl.user_values import read_reward
 
 logger = logging.getLogger(__name__)
 
@@ -123,18 +122,10 @@ async def _report(request: Request, session: Session) -> Response:
             "Got neither `reward` nor `score`, expected {'reward': 0.5} for the turn under way, or {'score': 1.0, 'success': "
             "true} for the episode. Give one."
         )
-    if "success" in given and "score" not in given:
-        raise InvalidRequestError(
-            "success: got it without `score`, expected both, since a score is final. Add the score."
-        )
-    for name in ("reward", "score"):
-        try:
-            given[name] = read_reward(given[name], name) if name in given else None
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequestError(str(error)) from None
-    session.report(
-        reward=given["reward"] or 0.0, score=given["score"], success=given.get("success")
-    )
+    try:
+        session.report(**given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequestError(str(error)) from None
     return JSONResponse({"accepted": True})
 
 

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 """The address that only this machine reaches."""
 
+FILES = 2**14
+"""Files that the process may open, if the system lets it: a connection or a program's pipes for each episode in flight."""
+
 MAX_SESSIONS = 4096
 """Open sessions of a server."""
 
@@ -202,13 +205,20 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _protocol() -> Any:
-    """Return the protocol of connections, which are at most half the files that this process may open."""
+    """Return the protocol of connections, which are at most half the files that this process may open.
+
+    The soft limit of these is raised: all episodes of a batch have a connection, and a program has pipes.
+    """
     most = MAX_CONNECTIONS
     try:
         import resource  # noqa: PLC0415  (not on every system)
     except ImportError:
         return GuardedProtocol
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
     if soft != resource.RLIM_INFINITY:
         most = min(most, max(soft // 2, 16))
     return type("BoundedProtocol", (GuardedProtocol,), {"most": most})

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from agentic_trl.endpoint.refusals import EPISODE_ENDED, RefusedError
 from agentic_trl.endpoint.talk import ChatAnswer, ChatRequest
+from agentic_trl.user_values import read_reward
 
 MAX_WAITING = 64
 """Requests of a session that may wait for an answer at a time."""
@@ -155,7 +156,15 @@ class Session:
 
         Raises:
             RefusedError: If the session is over.
+            TypeError: If a number is none.
+            ValueError: If a number is not finite, or there is a success without a score.
         """
+        reward = read_reward(reward, "reward")
+        score = None if score is None else read_reward(score, "score")
+        if success is not None and score is None:
+            raise ValueError(
+                "success: got it without `score`, expected both, since a score is final. Add the score."
+            )
         with self._changed:
             if self._ended is not None:
                 raise RefusedError(self._ended.code, self._ended.sentence)

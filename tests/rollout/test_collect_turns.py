@@ -110,7 +110,9 @@ def test_an_answer_without_action():
             state_key="left 1",
         ),
     )
-    assert trajectory.score == trajectory.turn_returns == 2.0  # without penalties
+    assert (
+        trajectory.score == sum(turn.reward for turn in trajectory.turns) == 2.0
+    )  # without penalties
     assert trajectory.success
     assert trajectory.messages[3]["content"] == (
         f"Your answer held no action. {FORM.describe()}\na"
@@ -187,7 +189,7 @@ def test_penalties_do_not_count_against_the_threshold():
     environment = Script(step("c", 1.0, terminated=True))
     trajectory, _ = run_one(environment, ["x <end>", GO], invalid_action_penalty=0.5)
     assert trajectory.success
-    assert trajectory.score == trajectory.turn_returns == 1.0
+    assert trajectory.score == sum(turn.reward for turn in trajectory.turns) == 1.0
 
 
 def test_numbers_of_numpy_are_rewards():

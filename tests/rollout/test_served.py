@@ -6,7 +6,7 @@ Mutations seen red: a second request from a response in its row; the longest rep
 repeats half of one taken for it; what was sampled elsewhere not known; followed samples left out, too; numbers of calls
 from 0 in each conversation; seeds without the count; cut at the last stop text; the stop text sent; the last prompt of
 another conversation as a continuation; wider limits; a broken call sent as nothing; what was earned lost; ``finish``
-not called.
+not called; words of another conversation taken for the own; a call without tools sent as one.
 """
 
 import itertools
@@ -26,6 +26,7 @@ from tests.rollout.scripted import Waves, given, start
 from tests.rollout.test_tool_turns import chat, ids
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {}, "description": ""}}
+BARE = '<call> add {"first":1,"second":2} </call> <end>'
 CALL = '<think> b </think> <call> add {"first":1,"second":2} </call> <end>'
 
 
@@ -368,6 +369,100 @@ def test_randomness_follows_the_prompt_and_not_the_order():
     assert drawn[0][a, 1] == drawn[1][a, 2]
     assert drawn[0][b, 2] == drawn[1][b, 0]
     assert len({tuple(x) for x in drawn[0].values()}) == 3
+
+
+def test_equal_words_of_other_conversations_are_not_taken_for_the_own():
+    think = "<think> {} </think> a <end>"
+
+    def program():
+        first = yield asking(user("a"))
+        second = yield asking(user("b"))
+        assert first["content"] == second["content"] == "a"
+        yield asking(user("b"), said(second["content"]), user("c"))
+        third = yield asking(user("a"))
+        yield asking(user("a"), said(third["content"]), user("d"))
+        return 1.0
+
+    texts = [think.format("b"), think.format("c"), "d <end>", think.format("d"), "b <end>"]
+    one, requests, _ = play(program, *texts)
+    assert rows_of(one)[0] == ids(
+        "<user> b <end> <assistant> <think> c </think> a <end> <user> c <end> <assistant> d <end>"
+    )
+    # Of the two answers to "a" the later one is gone on from, and the other was thrown away.
+    assert rows_of(one)[1] == ids(
+        "<user> a <end> <assistant> <think> d </think> a <end> <user> d <end> <assistant> b <end>"
+    )
+    assert one.unused_turns == 1
+    check_contexts(one, requests)
+
+
+def test_the_same_list_with_other_tools_is_another_prompt():
+    def program():
+        yield asking(user("a"))
+        answer = yield asking(user("a"), tools=[ADD])
+        result = {"role": "tool", "content": "3"}
+        message = {"role": "assistant", "content": "", "tool_calls": answer["tool_calls"]}
+        yield asking(user("a"), message, result, tools=[ADD])
+        return 1.0
+
+    one, _, _ = play(program, "b <end>", CALL, "c <end>")
+    assert one.unused_turns == 0
+    assert len(one.turns) == 3
+
+
+def test_a_call_without_tools_is_text():
+    def program():
+        answer = yield asking(user("a"))
+        yield asking(user("a"), said(answer["content"]), user("b"))
+        return 1.0
+
+    one, _, environment = play(program, BARE, "c <end>")
+    assert environment.heard[0]["tool_calls"] == []
+    assert environment.heard[0]["content"] == BARE.removesuffix(" <end>")
+    assert environment.heard[0]["finish_reason"] == "stop"
+    assert one.turns[1].extends
+
+
+def test_where_the_first_response_stands():
+    def program():
+        first = yield asking({"role": "system", "content": "c"}, user("a"), said("b"), user("a"))
+        yield asking(user("d"), said(first["content"]), said("c"), user("b"))
+        return 1.0
+
+    one, _, _ = play(program, "a a <end>", "b <end>")
+    assert one.first_response == 4
+    assert one.messages[4]["content"] == "a a"
+
+
+def test_a_prompt_of_many_characters_is_not_encoded():
+    def program():
+        yield asking(user("a"))
+        yield asking(user("b " * 8 * 20))
+
+    one, requests, environment = play(
+        program, "a <end>", limits={"max_context_tokens": 20, "max_tokens_per_turn": 4}
+    )
+    assert one.stop is StopReason.CONTEXT_OVERFLOW
+    assert environment.reasons == ["context_overflow"]
+    assert len(requests) == 1
+    assert one.final_observation_ids == ids("<user> a <end> <assistant>")
+
+
+def test_an_environment_that_asks_no_more_and_does_not_end():
+    class Silent(Served):
+        def step(self, action):
+            return "", 0.0, False, False, {}
+
+    starts, pool = given([start()], [Silent(lambda: iter([asking(user("a"))]))], waiting=["0"])
+    rollout = Rollout(
+        engine=Says(["a <end>"]),
+        chat=chat(),
+        stop_ids=frozenset({1}),
+        limits=Limits(max_tokens_per_turn=9),
+    )
+    (one,) = collect(starts, pool, rollout)
+    pool.close()
+    assert one.error.startswith("step gave neither info['request'] nor an end")
 
 
 def test_text_of_a_program_forges_nothing():

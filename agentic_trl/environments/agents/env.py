@@ -16,7 +16,8 @@ Contract:
 """
 
 from collections.abc import Mapping
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 from agentic_trl.endpoint.refusals import CONTEXT_LENGTH_EXCEEDED, EPISODE_ENDED
 from agentic_trl.endpoint.session import ENDED, Ended, Session
@@ -48,6 +49,7 @@ class AgentEpisode(TextEnv):
     action_format = ActionFormat(whole=True)
     earns_rewards = None
     task_columns = None
+    path_arguments: ClassVar = {"folder": ()}
     waits = True
     """Whether calls wait for others, and compute nothing."""
 
@@ -98,6 +100,7 @@ class AgentEpisode(TextEnv):
         self._program: Program | None = None
         self._asked: ChatRequest | None = None
         self._given = 0.0
+        self._said: dict[str, Any] = {}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -129,6 +132,7 @@ class AgentEpisode(TextEnv):
         )
         self._program = self._new_program()
         self._given = 0.0
+        self._said = {"task": task, "score": 0.0, "success": None, "rewards": {}}
         self._program.start(task if seed is None else {**task, "seed": seed}, place, session)
         if self._wait() is None:
             outcome = self._outcome()
@@ -157,10 +161,19 @@ class AgentEpisode(TextEnv):
         given = {"content": action} if isinstance(action, str) else action
         session.answer(asked, ChatAnswer.of(given))
         if self._wait() is not None:
-            reward = session.take_rewards()
+            posted, reward, info = session.verdict, session.take_rewards(), self._request_info()
+            if posted is not None:  # it stands, whatever ends the episode
+                reward = posted.score - self._given
+                info |= {} if posted.success is None else {"success": posted.success}
             self._given += reward
-            return "", reward, False, False, self._request_info()
+            self._said |= {"score": self._given, "success": info.get("success")}
+            return "", reward, False, False, info
         return self._end(session)
+
+    @property
+    def judged(self) -> SimpleNamespace:
+        """What reward functions get: ``task``, and what the agent said of it: ``score``, ``success``, ``rewards``."""
+        return SimpleNamespace(**self._said)
 
     def cut(self, code: str = EPISODE_ENDED, sentence: str = ENDED) -> None:
         """End the episode for the agent, whose requests are refused from now on; nothing is waited for.
@@ -246,6 +259,9 @@ class AgentEpisode(TextEnv):
         """Return the last turn of an agent that has ended."""
         outcome = self._outcome()
         verdict = self._verdict(session, outcome)
+        if verdict is not None:
+            self._said |= {"score": verdict.score, "success": verdict.success}
+            self._said |= {"rewards": dict(verdict.rewards)}
         if verdict is None:
             return "", session.take_rewards(), True, False, {}
         info: dict[str, Any] = {} if verdict.success is None else {"success": verdict.success}

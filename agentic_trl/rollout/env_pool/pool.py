@@ -79,7 +79,7 @@ class Environments:
     @property
     def concurrent(self) -> bool:
         """Whether calls run beside the caller's own code."""
-        return self._workers > 0
+        return self._workers > 0 or bool(self._waiting)
 
     @property
     def outstanding(self) -> int:
@@ -96,7 +96,10 @@ class Environments:
             options: Columns of the task and the seed of the noise.
         """
         idle = self._idle[name]
-        worker = idle.pop() if idle else self._hire(name)
+        at = (
+            0 if name in self._waiting else -1
+        )  # the latest of those may still be ending its program
+        worker = idle.pop(at) if idle else self._hire(name)
         self._held[episode] = (name, worker)
         self._start(episode, ("reset", seed, options))
 

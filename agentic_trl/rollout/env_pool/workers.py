@@ -155,6 +155,9 @@ class ThreadWorker:
 
     def _run(self) -> None:
         while (call := self._inbox.get()) is not None:
+            if call[0] == "finish":  # which nobody waits for
+                _note(self._host.call(*call), "could not end an episode")
+                continue
             if self._permits is not None:
                 self._permits.acquire()
             self._holds = True
@@ -163,8 +166,7 @@ class ThreadWorker:
             except BaseException as error:  # not a failure of the environment: the caller raises it
                 result = error
             self._give_back()
-            if call[0] != "finish":  # which nobody waits for
-                self._outbox.put((self, result))
+            self._outbox.put((self, result))
         _note(self._host.call("close"))
 
     def _carry_out(self, call: Call) -> Reply:
@@ -215,9 +217,9 @@ def _until(deadline: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
 
 
-def _note(closed: Reply) -> None:
-    if closed.failure is not None:
-        logger.warning("An environment could not be closed: %s", closed.failure.error)
+def _note(reply: Reply, what: str = "could not be closed") -> None:
+    if reply.failure is not None:
+        logger.warning("An environment %s: %s", what, reply.failure.error)
 
 
 Worker = InlineWorker | ThreadWorker

@@ -33,6 +33,8 @@ class Record:
     """Sum of the rewards of the environment's steps."""
     served: list[Message] = field(default_factory=list)
     """What was said in the conversations of a program."""
+    given: int | None = None
+    """How many of these stand before the first response; ``None`` where no program writes the prompts."""
     unused: int = 0
     """Number of responses that a program threw away."""
     environment: Any = None
@@ -193,6 +195,7 @@ class Record:
             task=start.task,
             messages=tuple(self.served or self.conversation.messages),
             unused_turns=self.unused,
+            given_messages=self.given,
             final_observation_ids=self.prompt.new_ids if cut else (),
             final_extends=self.prompt.extends if cut else True,
             error=error,

@@ -31,8 +31,8 @@ from agentic_trl.rollout.episode.attempt import (
     penalty_of,
     value_of,
 )
-from agentic_trl.rollout.episode.record import Record
-from agentic_trl.rollout.task import Start
+from agentic_trl.rollout.episode.record import CHARACTERS_PER_TOKEN, Record
+from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse, decode_pieces, parse_answer
 from agentic_trl.rollout.text.talks import Talks
@@ -87,14 +87,11 @@ def serve(
     Raises:
         FailedError: If the program fails, or the template refuses what it sent.
     """
-    talks, draws, stop = Talks(rollout.chat, prefill=rollout.prefill), Draws(seed), None
+    talks, draws = Talks(rollout.chat, prefill=rollout.prefill), Draws(seed)
     try:
+        stop = _show(record, talks, request, rollout.limits)
         while stop is None:
             assert request is not None
-            record.prompt = _prompt(talks, request)
-            stop = record.limit(rollout.limits)
-            if stop is not None:
-                break
             sample = yield _ask(index, request, record, rollout, draws)
             assert isinstance(sample, Sample)
             sample = cut_at_stop(rollout, sample, request.stop)
@@ -106,9 +103,10 @@ def serve(
             talks.add_response(sample.ids, response, sent)
             penalty, seconds = penalty_of(step, rollout), reply.seconds
             record.add_served(sample, response, step, talks, penalty=penalty, seconds=seconds)
-            stop = end_of(step, len(record.turns), start.max_turns)
-            if stop is not None and request is not None:
-                record.prompt = _prompt(talks, request)
+            ended = end_of(step, len(record.turns), start.max_turns)
+            if ended is None or request is not None:
+                stop = _show(record, talks, request, rollout.limits)
+            stop = ended or stop
     finally:
         _close(record, talks)
     return stop
@@ -139,16 +137,26 @@ def cut_at_stop(rollout: Rollout, sample: Sample, stop: tuple[str, ...]) -> Samp
     return Sample(ids=sample.ids[:count], logprobs=sample.logprobs[:count], truncated=False)
 
 
-def _prompt(talks: Talks, request: AgentRequest) -> Prompt:
-    """Return the prompt of a request.
+def _show(
+    record: Record, talks: Talks, request: AgentRequest | None, limits: Limits
+) -> StopReason | None:
+    """Take a request as the next prompt; return the limit that forbids a response.
 
     Raises:
-        FailedError: If the template refuses it.
+        FailedError: If there is none, or the template refuses it.
     """
+    if request is None:
+        error = "step gave neither info['request'] nor an end. Give the program's next request."
+        raise FailedError(Failure(error=error), spoiled=True)
+    if limits.max_context_tokens is not None:
+        size = sum(len(str(one)) for one in (*request.messages, *request.tools))
+        if size > limits.max_context_tokens * CHARACTERS_PER_TOKEN:  # not worth encoding
+            return StopReason.CONTEXT_OVERFLOW
     try:
-        return talks.ask(request.messages, request.tools)
+        record.prompt = talks.ask(request.messages, request.tools)
     except TemplateError as error:
         raise FailedError(Failure.of(error), spoiled=True) from error
+    return record.limit(limits)
 
 
 def _ask(
@@ -177,7 +185,7 @@ def _parsed(
     answer = response.answer
     assert answer is not None
     message = answer.message(conversation.calls)
-    if answer.malformed:  # the program sees what was written
+    if answer.malformed or not request.tools:  # the program sees what was written
         message |= {"content": answer.body.strip(), "tool_calls": []}
     for name in ("content", "reasoning_content"):
         message[name] = _before(message[name], request.stop)
@@ -201,7 +209,7 @@ def _close(record: Record, talks: Talks) -> None:
     """Leave out what the program threw away; the last prompt is a whole one, of whatever conversation."""
     unused = talks.unused() if len(talks.unused()) < len(record.turns) else []
     record.turns = without_unused(record.turns, unused)
-    record.unused, record.served = len(unused), talks.messages
+    record.unused, record.served, record.given = len(unused), talks.messages, talks.given
     context = record.prompt.context_ids
     record.prompt = Prompt(context, context, extends=False)
 

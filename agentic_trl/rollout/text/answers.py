@@ -42,6 +42,9 @@ HERMES = load_response_template(
 )
 """Calls as ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, reasoning up to the last ``</think>``."""
 
+DEEPEST = 60
+"""Levels of a call's arguments, at most."""
+
 CALLS = "tool_calls"
 """Name of the field of calls."""
 
@@ -179,10 +182,18 @@ def _call(call: Any) -> Mapping[str, Any]:
     arguments = function.get("arguments")
     if not isinstance(arguments, Mapping | None):
         raise ValueError("arguments that are no object")
+    json.dumps(arguments, allow_nan=False)  # ValueError where JSON has no such number
+    if _depth(arguments) > DEEPEST:
+        raise ValueError("arguments that are nested too deeply")
     plain: Mapping[str, Any] = _encodable(
         {"name": function["name"], "arguments": dict(arguments or {})}
     )
     return plain
+
+
+def _depth(value: Any) -> int:
+    inside = value.values() if isinstance(value, Mapping) else value
+    return 1 + max(map(_depth, inside), default=0) if isinstance(value, Mapping | list) else 0
 
 
 def _encodable(value: Any) -> Any:

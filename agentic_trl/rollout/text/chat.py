@@ -111,13 +111,18 @@ class Conversation:
         return self._next(self._history([_copied(one) for one in self.messages]))
 
     def prompt(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        known: int = 0,
     ) -> Prompt:
         """Return the prompt that shows a list of messages, which takes the place of all messages so far.
 
         Args:
             messages: Messages as OpenAI's interface has them.
             tools: Schemas of functions that may be called.
+            known: Number of the first of them that are known to be the first so far.
 
         Returns:
             The prompt; it extends the last one if the list continues it, in force until ``add_response`` is called.
@@ -127,7 +132,9 @@ class Conversation:
             TemplateError: If the template refuses the messages.
         """
         self.tools = tuple(self._chat.escape_data(one) for one in tools)
-        self.messages = self._recognised([plain_message(one) for one in messages])
+        rest = [plain_message(one) for one in messages[known:]]
+        at = len(self._sent) if known else 0
+        self.messages = [*self.messages[:known], *self._recognised(rest, at)]
         return self._next(self.messages)
 
     def fork(self) -> "Conversation":
@@ -187,10 +194,12 @@ class Conversation:
             return {"role": "assistant", "content": self._chat.escape(text)}
         return message
 
-    def _recognised(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, those that were sampled as they were shown and all others escaped."""
+    def _recognised(self, messages: Sequence[Message], at: int = 0) -> list[Message]:
+        """Return the messages, those that were sampled as they were shown and all others escaped.
+
+        What was sampled before number ``at`` has been met.
+        """
         shown: list[Message] = []
-        at = 0  # those before it have been met
         for message in messages:
             key = said_key(message) if message["role"] == "assistant" else None
             keys = [one for one, _ in self._sent[at:]]

@@ -9,7 +9,7 @@ Contract:
   where the template allows. Otherwise it opens a conversation, a row of its own, from the same ids.
 - A list that repeats no response (the first one, a sub-agent's, a summary) opens a conversation; what it holds of
   messages that were sampled before is shown as it was then.
-- Responses to equal lists are samples of one prompt. If something goes on from one of them, those that nothing goes on
+- Responses to equal prompts are samples of one. If something goes on from one of them, those that nothing goes on
   from are *unused*: the program threw them away.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentic_trl.chat_messages import plain_message
 from agentic_trl.rollout.text.answers import said_key
 from agentic_trl.rollout.text.chat import ChatFormat, Conversation, Message, Prompt
 from agentic_trl.rollout.text.parse import ParsedResponse
@@ -30,10 +31,10 @@ class _Spot:
     """As it stands behind the response."""
     number: int
     """Its number in the episode."""
-    asked: tuple[Any, ...]
-    """Keys of the messages before the response."""
+    context: tuple[int, ...]
+    """Ids of the prompt."""
     said: tuple[Any, ...]
-    """The same and the response's."""
+    """Keys of the messages up to the response."""
     followed: bool = False
     """Whether a request has gone on from here."""
 
@@ -52,13 +53,16 @@ class Talks:
         self._prefill = prefill
         self._spots: list[_Spot] = []
         self._asked: tuple[Any, ...] = ()
+        self._context: tuple[int, ...] = ()
         self._calls = 0
         self.conversation = Conversation(chat, prefill=prefill)
         """The one that the last request belongs to."""
         self.number = 0
         """Its number."""
         self.messages: list[Message] = []
-        """What was said in all of them, each message once, in the order in which it came."""
+        """What was said in all of them, in the order in which it came; a list that repeats no response stands whole."""
+        self.given = 0
+        """How many of these stand before the first response."""
 
     def ask(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
@@ -83,13 +87,14 @@ class Talks:
         else:
             self.conversation = spot.conversation.fork()
         self.conversation.calls = self._calls
-        prompt = self.conversation.prompt(messages, tools)
+        known = 0 if spot is None else len(spot.said)
+        prompt = self.conversation.prompt(messages, tools, known=known)
+        self._context = prompt.context_ids
         if spot is None or spot.followed:
             self.number = 1 + max((one.number for one in self._spots), default=-1)
             prompt = Prompt(prompt.context_ids, prompt.context_ids, extends=False)
         else:
             self.number = spot.number
-        known = 0 if spot is None else len(spot.said)
         self.messages += self.conversation.messages[known:]
         if spot is not None:
             spot.followed = True
@@ -103,21 +108,24 @@ class Talks:
             response: The same, parsed.
             sent: The message that the program was given.
         """
+        plain = plain_message(sent)  # as it comes back
         self.conversation.add_response(
-            ids, text=response.text, end=response.end, answer=response.answer, sent=sent
+            ids, text=response.text, end=response.end, answer=response.answer, sent=plain
         )
         self._calls = self.conversation.calls
+        if not self._spots:
+            self.given = len(self.messages)
         self.messages.append(self.conversation.messages[-1])
-        said = (*self._asked, _key(sent))
-        self._spots.append(_Spot(self.conversation, self.number, self._asked, said))
+        said = (*self._asked, _key(plain))
+        self._spots.append(_Spot(self.conversation, self.number, self._context, said))
 
     def unused(self) -> list[int]:
         """Return the numbers of the responses that the program threw away, in order."""
-        taken = {spot.asked for spot in self._spots if spot.followed}
+        taken = {spot.context for spot in self._spots if spot.followed}
         return [
             index
             for index, spot in enumerate(self._spots)
-            if not spot.followed and spot.asked in taken
+            if not spot.followed and spot.context in taken
         ]
 
     def _furthest(self) -> _Spot | None:

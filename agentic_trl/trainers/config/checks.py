@@ -216,7 +216,8 @@ def check_plain_run(config: GRPOConfig) -> None:
                 f"{name}={getattr(config, name)!r} needs workers, got dataloader_num_workers=0. Set it to 1 or more, or leave "
                 f"{name} unset."
             )
-    own = {f.name for f in dataclasses.fields(config)}
+    ours = next(one for one in type(config).__mro__ if one.__module__.startswith("agentic_trl."))
+    own = {f.name for f in dataclasses.fields(ours)}  # a user's subclass may have fields of its own
     own -= {f.name for f in dataclasses.fields(GRPOConfig)}
     resolved = set(DEFAULTS)
     plain = {f.name: f.default for f in dataclasses.fields(config)}

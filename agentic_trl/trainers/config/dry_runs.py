@@ -92,14 +92,15 @@ def _optimizer(config: GRPOConfig) -> Any:
         try:
             kind, keywords = Trainer.get_optimizer_cls_and_kwargs(config, None)
         except ValueError as error:
-            if "pass a model" in str(error):
+            if "pass a model" in str(error).replace("`", ""):
                 return torch.optim.SGD([weight], lr=1.0)
             raise
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
             return torch.optim.SGD([weight], lr=1.0)
         keywords.pop("optimizer_dict", None)
         optimizer = kind([weight], **keywords)
-        optimizer.step()
+        if kind.__module__.startswith("torch."):  # others may work on GPUs alone
+            optimizer.step()
     return optimizer
 
 

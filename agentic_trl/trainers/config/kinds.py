@@ -11,6 +11,7 @@ from enum import Enum
 from inspect import signature
 from math import isfinite
 from numbers import Real
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -52,7 +53,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     ),
     "vllm_mode": ("colocate", "server"),
     "vllm_model_impl": ("vllm", "transformers"),
-    "ddp_backend": ("nccl", "gloo", "mpi", "ccl", "hccl", "cncl", "mccl", None),
+    "ddp_backend": ("nccl", "gloo", "mpi", "xccl", "ccl", "hccl", "cncl", "mccl", None),
     "dataloader_multiprocessing_context": (*multiprocessing.get_all_start_methods(), None),
     "include_num_input_tokens_seen": ("no", "all", "non_padding", True, False),
 }
@@ -262,6 +263,8 @@ def _read(name: str, value: Any) -> tuple[Mapping[str, Any] | None, str]:
     """Return the dictionary that a value is, names in a text or in a file; or ``None`` and why it is none."""
     if isinstance(value, AcceleratorConfig) and name == "accelerator_config":
         return {}, ""
+    if isinstance(value, PathLike) and name in FILES:
+        value = fspath(value)
     text = value if isinstance(value, str) else None
     try:
         if text is not None and not text.startswith("{") and name in FILES:

@@ -30,9 +30,11 @@ except ImportError:  # Windows: the folder is not locked there
 else:
     LOCKS = True
 
+from agentic_trl.error_kinds import FolderInUseError
+
 logger = logging.getLogger(__name__)
 
-LOCK = ".agentic_trl.lock"
+LOCK = "_agentic_trl.lock"
 """File in ``output_dir`` that the run holds, with the process and the machine of its owner."""
 
 WEIGHTS = ("*.safetensors", "pytorch_model*", "adapter_model*", "global_step*")
@@ -51,14 +53,14 @@ def locked(output_dir: str, *, main: bool) -> Iterator[None]:
         main: Whether this is the first rank, which holds the lock.
 
     Raises:
-        RuntimeError: On all ranks, if another run owns it.
+        FolderInUseError: On all ranks, if another run owns it.
     """
     path = Path(output_dir).resolve() / LOCK
     descriptor, problem = _acquire(path) if main else (None, "")
     problems = [one for one in gather_object([problem]) if one]
     try:
         if problems:
-            raise RuntimeError(problems[0])
+            raise FolderInUseError(problems[0])
         yield
     finally:
         if descriptor is not None:

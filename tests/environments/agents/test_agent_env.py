@@ -6,9 +6,12 @@ that is not awaited; an agent's task that is the dataset's own; a second agent t
 """
 
 import asyncio
+import copy
 import functools
+import math
 import threading
 import time
+from contextlib import suppress
 
 import cloudpickle
 import openai
@@ -137,7 +140,65 @@ def test_a_posted_score_stands():
         return 5.0
 
     rewards, infos = play(AgentEnv(solve)())
-    assert (rewards, infos[-1]) == ([0.0, 0.75], {"success": False})
+    assert (rewards, infos[-1]) == ([1.0, -0.25], {"success": False})
+
+
+def test_a_posted_score_stands_if_a_limit_ends_the_episode():
+    def solve(task, endpoint):
+        call(endpoint)
+        endpoint.report(reward=0.25)
+        endpoint.report(score=1.0, success=True)
+        with suppress(openai.APIStatusError, OSError):
+            call(endpoint)
+        return 5.0
+
+    env = AgentEnv(solve)()
+    env.reset(options={"a": 1})
+    _, reward, terminated, _, info = env.step({"content": "x"})
+    assert (reward, terminated, info["success"]) == (1.0, False, True)
+    env.finish("turn_limit")
+    judged = copy.deepcopy(env.judged)  # as reward functions get it
+    assert vars(judged) == {"task": {"a": 1}, "score": 1.0, "success": True, "rewards": {}}
+
+
+def test_reward_functions_get_what_the_agent_said():
+    def solve(task, endpoint):
+        call(endpoint)
+        return {"score": 0.5, "form": 0.25}
+
+    env = AgentEnv(solve)()
+    env.reset(options={"a": 2})
+    env.step({"content": "x"})
+    assert vars(copy.deepcopy(env.judged)) == {
+        "task": {"a": 2},
+        "score": 0.5,
+        "success": None,
+        "rewards": {"form": 0.25},
+    }
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"success": True}, "success: got it without `score`"),
+        ({"score": math.inf}, "score is"),
+        ({"reward": math.nan}, "reward is"),
+    ],
+)
+def test_what_an_agent_reports_is_checked(given, sentence):
+    said = []
+
+    def solve(task, endpoint):
+        call(endpoint)
+        try:
+            endpoint.report(**given)
+        except (TypeError, ValueError) as error:
+            said.append(str(error))
+        return 0.0
+
+    play(AgentEnv(solve)())
+    assert sentence in said[0]
 
 
 def says(value):

@@ -94,12 +94,19 @@ def test_what_begins_like_a_call_of_the_template_and_is_none_is_broken(template,
 
 def test_arguments_may_be_missing_and_hold_anything_that_json_spells():
     assert hermes('<tool_call>{"name": "f"}</tool_call>').calls[0]["arguments"] == {}
-    text = r'<tool_call>{"name": "f\ud800", "arguments": {"\udc00": ["\ud800", NaN, 1e999]}}</tool_call>'
+    text = r'<tool_call>{"name": "f\ud800", "arguments": {"\udc00": ["\ud800", 1e9]}}</tool_call>'
     (call,) = hermes(text).calls
     assert call["name"] == "f?"
     assert call["arguments"]["?"][0] == "?"
     assert json.dumps(call).isascii()
     assert hermes(text).key == hermes(text.replace(" ", "")).key
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", "[" * 61 + "]" * 61])
+def test_numbers_and_depths_that_json_has_not_make_a_call_malformed(value):
+    answer = hermes(f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>')
+    assert answer.malformed
+    assert answer.calls == ()
 
 
 def test_equal_calls_are_equal_whatever_their_spaces_and_order():

@@ -269,3 +269,15 @@ def test_normalization_refuses_what_it_cannot_count(tmp_path, changes, words):
     args = make_args(tmp_path, **{"method": "so-grpo", **changes})
     with pytest.raises(ValueError, match=words):
         check_environment_run(args)
+
+
+def test_fields_of_a_users_subclass_are_no_knobs_of_agents(tmp_path):
+    @dataclasses.dataclass
+    class ScriptConfig(AgenticGRPOConfig):
+        dataset_name: str | None = None
+        files: list = dataclasses.field(default_factory=list)
+
+    given = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
+    check_plain_run(ScriptConfig(**given, dataset_name="x", files=["y"]))
+    with pytest.raises(ValueError, match="Got max_turns without an environment"):
+        check_plain_run(ScriptConfig(**given, dataset_name="x", max_turns=3))

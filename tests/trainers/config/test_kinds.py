@@ -99,7 +99,8 @@ def test_a_file_that_is_named_holds_a_dictionary(name, tmp_path):
 def test_a_file_of_settings_is_read(tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"even_batches": False}))
-    assert not build(tmp_path, accelerator_config=str(path)).accelerator_config.even_batches
+    for named in (str(path), path):
+        assert not build(tmp_path, accelerator_config=named).accelerator_config.even_batches
 
 
 @pytest.mark.parametrize("name", KEYS)
