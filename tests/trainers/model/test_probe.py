@@ -299,11 +299,13 @@ def test_ppo_refuses_what_it_would_not_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("legacy", [True, False])
 def test_products_in_tf32_are_known_to_fewer_digits(monkeypatch, legacy):
+    told = SimpleNamespace(fp32_precision="none")  # whatever a configuration before has set
+    monkeypatch.setattr(torch.backends.cuda, "matmul", told)
     assert rounding(make_model()) == ROUNDING
     if legacy:
         monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     else:  # what PyTorch answers once the other way was used
-        monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision="tf32"))
+        told.fp32_precision = "tf32"
     assert rounding(make_model()) == 1e-2
 
 

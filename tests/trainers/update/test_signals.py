@@ -455,6 +455,8 @@ def test_limits_follow_the_precision(monkeypatch):
         # Ten units of the last place at 1, rounded up to a power of ten.
         eps = torch.finfo(getattr(torch, name)).eps
         assert 10 * eps <= LARGE_DRIFT[name] < 100 * eps
+    told = SimpleNamespace(fp32_precision="none")  # whatever a configuration before has set
+    monkeypatch.setattr(torch.backends.cuda, "matmul", told)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert coarsest_precision([torch.float32], mixed="no") == "tf32"
 
