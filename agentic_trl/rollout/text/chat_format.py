@@ -227,6 +227,7 @@ class ChatFormat:
         """Return whether the template takes a system message, and whether content is in parts.
 
         Raises:
+            ImportError: If a package that templates need is missing or too old.
             ValueError: If it shows user messages in neither way.
         """
         probes = {"system": "first probe", "user": "second probe"}
@@ -236,6 +237,8 @@ class ChatFormat:
             for has_system in (True, False):
                 try:
                     text = self._render(messages, has_system=has_system, in_parts=in_parts)
+                except ImportError:  # Jinja is missing or too old
+                    raise
                 except Exception as error:  # a template raises whatever it likes
                     said = f" ({type(error).__name__}: {error})"
                     continue

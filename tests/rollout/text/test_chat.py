@@ -304,3 +304,14 @@ def test_the_ids_of_the_last_short_texts_are_remembered(monkeypatch):
     for text in ("a" * SHORT, "b" * (SHORT + 1)):
         assert chat.encode(text, first=True) == chat.encode(text, first=True)
     assert [text[0] for text in asked] == ["a", "b", "b"]
+
+
+def test_a_package_that_templates_need_is_named(monkeypatch):
+    tokenizer = build("byte_level", "qwen3")
+
+    def old(*given, **more):
+        raise ImportError("apply_chat_template requires jinja2>=3.1.6 to be installed.")
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", old)
+    with pytest.raises(ImportError, match="requires jinja2"):
+        ChatFormat(tokenizer)
