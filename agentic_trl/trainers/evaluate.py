@@ -25,7 +25,7 @@ from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
 from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.probe import probe_for_evaluation
-from agentic_trl.trainers.remote import RemotePlay, without_ids
+from agentic_trl.trainers.model.remote import RemotePlay, without_ids
 from agentic_trl.trainers.user_code.missing import refuse_missing_packages
 from agentic_trl.trainers.user_code.tasks import (
     has_text_prompts,

@@ -112,8 +112,9 @@ class RemoteEngine:
         ends = [at + len(one) for one in self._stops if (at := text.find(one)) >= 0]
         if ends:
             text, cut = text[: min(ends)], True
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
-        ids = [i for i in ids if i < 256]
+        marks = self._tokenizer.all_special_ids
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        ids = [i for i in encoded if i not in marks]
         if not cut:
             ids.append(self._tokenizer.eos_token_id)
         return Sample(ids=tuple(ids), logprobs=(nan,) * len(ids), truncated=answer.cut and not ends)

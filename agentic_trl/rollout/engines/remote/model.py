@@ -121,7 +121,7 @@ class RemoteModel:
         try:
             return create(**body, **{limit: request.max_new_tokens})
         except self._sdk.BadRequestError as error:
-            if limit != "max_tokens" or "max_completion_tokens" not in _said(error):
+            if "max_completion_tokens" not in _said(error):
                 raise
             self._limit = "max_completion_tokens"  # newer models of OpenAI's know this name alone
             return create(**body, max_completion_tokens=request.max_new_tokens)

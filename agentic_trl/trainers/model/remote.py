@@ -11,10 +11,10 @@ from typing import Any
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.evaluation import EpisodeRecord
 from agentic_trl.rollout.engines.base import Engine, Sampling
-from agentic_trl.rollout.engines.remote.bytes_tokenizer import bytes_tokenizer
 from agentic_trl.rollout.engines.remote.engine import RemoteEngine
 from agentic_trl.rollout.engines.remote.model import RemoteModel
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
+from agentic_trl.rollout.text.bytes_tokenizer import bytes_tokenizer
 from agentic_trl.types import Trajectory, Turn
 from agentic_trl.user_values import quoted
 

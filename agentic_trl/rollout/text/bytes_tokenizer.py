@@ -3,13 +3,12 @@
 What such a model is asked are messages; the ids stand for texts, so that a rollout can be played as any other.
 """
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer
 
 from agentic_trl.rollout.text.answers import HERMES_SPEC
 
-BEGIN, END = "\ue0b0", "\ue0b1"
-"""Characters around messages, of the area for private use: no text has them."""
+BEGIN, END, PAD, UNKNOWN = "\ue0b0", "\ue0b1", "\ue0b2", "\ue0b3"
+"""Characters around messages and others that are no text, of the area for private use."""
 
 TEMPLATE = (
     "{%- for tool in tools or [] %}{{ '"
@@ -31,14 +30,14 @@ TEMPLATE = (
 """A chat template that shows all that messages have."""
 
 
-def bytes_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer of 256 bytes and two marks, with a chat template that knows tools and reasoning."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    core = Tokenizer(models.BPE(vocab={one: i for i, one in enumerate(alphabet)}, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, eos_token=END, additional_special_tokens=[BEGIN]
+def bytes_tokenizer() -> ByT5Tokenizer:
+    """Return a tokenizer of bytes and two marks, with a chat template that knows tools and reasoning."""
+    tokenizer = ByT5Tokenizer(
+        eos_token=END,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        extra_ids=0,
+        additional_special_tokens=[BEGIN],
     )
     tokenizer.chat_template = TEMPLATE
     tokenizer.response_template = HERMES_SPEC
