@@ -22,6 +22,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", default="tiny", help="path or name; 'tiny' is the embedded policy"
     )
+    parser.add_argument(
+        "--base_url",
+        default=None,
+        help="OpenAI-compatible URL of a server that has the model; its key from OPENAI_API_KEY",
+    )
     parser.add_argument("--tokenizer", default=None, help="path or name; unset is the model's own")
     parser.add_argument(
         "--environment", required=True, help="registered id, module:Class or module:id"
@@ -71,10 +76,10 @@ def run(words: Sequence[str]) -> int:
         prepare_file(options.output)
     names = inspect.signature(evaluate).parameters.keys() & vars(options)
     given = {name: getattr(options, name) for name in names}
+    if options.model == "tiny" and options.base_url is None:
+        given["model"] = tiny_policy()
     with naming(options.model):
-        result = evaluate(
-            **{**given, "model": tiny_policy() if options.model == "tiny" else options.model}
-        )
+        result = evaluate(**given)
     for trajectory in result.trajectories[: options.show]:
         rich.print(render_trajectory(trajectory))
     if options.output is not None:

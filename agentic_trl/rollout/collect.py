@@ -39,7 +39,7 @@ from agentic_trl.process_settings import ProcessSettings
 from agentic_trl.rollout.engines.base import Request
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.env_pool.replies import Reply, Stepped
-from agentic_trl.rollout.episode.attempt import Episode, Keep, Reset, Rollout, Step
+from agentic_trl.rollout.episode.attempt import Answer, Episode, Keep, Reset, Rollout, Step
 from agentic_trl.rollout.episode.play import play
 from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
@@ -138,19 +138,24 @@ class _Collection:
         assert isinstance(reset, Reset)
         self.environments.reset(index, start.environment, reset.seed, reset.options)
 
-    def _settle(self, index: int, reply: Reply) -> Request | None:
-        """Take in an environment's answer; return the request that follows, ``None`` if the episode is over."""
-        self.turns += isinstance(reply.value, Stepped)
+    def _settle(self, index: int, answer: Answer) -> Request | None:
+        """Take in an answer; return the request that follows, ``None`` if the environment is asked, or all is over."""
+        reply = answer if isinstance(answer, Reply) else None
+        self.turns += reply is not None and isinstance(reply.value, Stepped)
         try:
-            asked = self.active[index].send(reply)
+            asked = self.active[index].send(answer)
         except StopIteration as end:
-            self._end(index, end.value, spoiled=reply.failure is not None)
+            spoiled = reply is not None and reply.failure is not None
+            self._end(index, end.value, spoiled=spoiled)
             return None
+        if isinstance(asked, Request):
+            return asked
         if isinstance(asked, Keep):
             self.environments.keep(index)
-            return None
-        assert isinstance(asked, Request)
-        return asked
+        else:
+            assert isinstance(asked, Step)
+            self.environments.step(index, asked.action)
+        return None
 
     def _end(self, index: int, trajectory: Trajectory, *, spoiled: bool) -> None:
         """Keep a finished episode; one that its environment spoiled begins anew while attempts are left."""
@@ -167,11 +172,10 @@ class _Collection:
         del self.active[index]
 
     def _advance(self) -> None:
-        for index, sample in self.rollout.engine.advance():
+        for index, answer in self.rollout.engine.advance():
             self.asked -= 1
-            step = self.active[index].send(sample)
-            assert isinstance(step, Step)
-            self.environments.step(index, step.action)
+            request = self._settle(index, answer)
+            assert request is None
 
     def _report(self) -> None:
         if self.turns or self.finished:

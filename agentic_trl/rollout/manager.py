@@ -1,6 +1,7 @@
 """Many episodes with one model: environments, seeds, settings, and the engine on the current weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -141,7 +142,7 @@ class RolloutManager:
         """Play episodes.
 
         Args:
-            model: The model to sample from; it is put into evaluation mode and back.
+            model: The model to sample from; one of PyTorch is put into evaluation mode and back.
             starts: The episodes.
             temperature: Sampling temperature, 0 for greedy; ``None`` takes the settings'.
             at_once: Episodes in flight, besides the bound of the settings; ``None`` for all.
@@ -169,13 +170,8 @@ class RolloutManager:
             progress=progress,
             anyone=self._anyone,
         )
-        training = model.training
-        model.eval()
-        try:
-            with keeping("An environment"), self._folder.entered(), torch.no_grad():
-                return collect(starts, self._environments, rollout)
-        finally:
-            model.train(training)
+        with _evaluating(model), keeping("An environment"), self._folder.entered(), torch.no_grad():
+            return collect(starts, self._environments, rollout)
 
     def start(
         self, task: Mapping[str, Any], *, group: int, member: int, seed: tuple[int, ...]
@@ -225,6 +221,20 @@ class RolloutManager:
                 "dataset's `environment` column."
             )
         return str(name)
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Put a model of PyTorch into evaluation mode, and back."""
+    if not isinstance(model, torch.nn.Module):
+        yield
+        return
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _filler(tokenizer: Any) -> int:

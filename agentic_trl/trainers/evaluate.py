@@ -9,10 +9,12 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults
+from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Share
 from agentic_trl.process_settings import keeping
 from agentic_trl.rollout.engines.base import Sampling
+from agentic_trl.rollout.engines.remote.model import RemoteModel
 from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
 from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
@@ -23,6 +25,7 @@ from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
 from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.probe import probe_for_evaluation
+from agentic_trl.trainers.model.remote import RemotePlay, without_ids
 from agentic_trl.trainers.user_code.missing import refuse_missing_packages
 from agentic_trl.trainers.user_code.tasks import (
     has_text_prompts,
@@ -46,6 +49,7 @@ def evaluate(
     model: str | os.PathLike[str] | Model,
     environment: Any,
     *,
+    base_url: str | None = None,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
     tasks: Sequence[Mapping[str, Any]] | None = None,
     num_tasks: Positive = 200,
@@ -72,6 +76,8 @@ def evaluate(
         model: Path or name of a causal language model or of a PEFT adapter, which goes to the accelerator if
             there is one; or a model, which stays where it is.
         environment: A registered id, a class, a factory, or a dictionary of them.
+        base_url: OpenAI-compatible URL of a server, such as ``http://127.0.0.1:8000/v1``: ``model`` is the name of a model
+            there, and the key that of the environment variable OPENAI_API_KEY. Trajectories hold texts, and no ids.
         tokenizer: The model's tokenizer, or its name; ``None`` loads it by the model's name.
         tasks: Dataset rows; ``None`` makes ``num_tasks`` of the environment's held-out tasks.
         num_tasks: Number of tasks made.
@@ -101,8 +107,11 @@ def evaluate(
     Raises:
         RuntimeError: If more than ``max_failed_fraction`` of the environments failed; the first error is
             quoted.
+        ConnectionError: If the server of ``base_url`` cannot be reached.
         ImportError: If a package of the environment is missing.
-        ValueError: If the environment is unknown, the tokenizer has no chat template or does not fit the
+        PermissionError: If the server does not take the key.
+        TypeError: If there is a ``base_url``, and ``model`` is no name.
+        ValueError: If the server does not know the model, the environment is unknown, the tokenizer has no chat template or does not fit the
             model, the model cannot be sampled right, a number is out of range, or ``settings`` come with an
             argument that they replace.
     """
@@ -121,24 +130,18 @@ def evaluate(
     flags = {"engine_probe": engine_probe, "progress": progress}
     check_numbers(evaluate, {**how, **played, **share, **flags})
     chosen = _settings(settings, how)
-    model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
-    tokenizer = fixed(tokenizer)
+    remote = None if base_url is None else _remote(model, base_url, tokenizer)
+    if remote is None:
+        model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
+        tokenizer = fixed(tokenizer)
     with keeping("An environment"):
         specs = resolve_environments(environment, environment_kwargs)
         refuse_missing_packages(specs)
         rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
-    loaded = load_model(model)
-    tokenizer = load_tokenizer(tokenizer, model, loaded)
-    manager = RolloutManager(
-        specs,
-        within(chosen, context_limit(loaded)),
-        tokenizer=tokenizer,
-        stop_ids=stop_ids(loaded, tokenizer),
-        plain_text=has_text_prompts(rows),
-    )
-    refuse_prompt_learning(loaded)
-    if engine_probe:
-        manager.cache = probe_for_evaluation(loaded, tokenizer, pad_id=manager.pad_id)
+    if remote is None:
+        player, manager = _local(model, tokenizer, chosen, specs, rows, probe=engine_probe)
+    else:
+        player, manager = remote.model, remote.manager(specs, chosen)
     starts = [
         manager.start(task, group=index, member=attempt, seed=(seed, index, attempt))
         for index, task in enumerate(rows)
@@ -146,11 +149,60 @@ def evaluate(
     ]
     bar = RolloutBar(len(starts), description="evaluate", disable=not progress)
     with closing(manager), bar:
-        trajectories = manager.play(loaded, starts, at_once=batch_size, progress=bar.advance)
-    records = [EpisodeRecord.of(one) for one in trajectories]
+        trajectories = manager.play(player, starts, at_once=batch_size, progress=bar.advance)
+    if remote is None:
+        records = [EpisodeRecord.of(one) for one in trajectories]
+    else:
+        records = remote.records(trajectories)
+        trajectories = [without_ids(one) for one in trajectories]
     refuse_broken_batch(records, max_failed_fraction=max_failed_fraction)
     metrics = {**summarize_tasks(records), **summarize_faults(records)}
-    return Evaluation(metrics=metrics, trajectories=trajectories)
+    return Evaluation(
+        metrics=metrics if remote is None else remote.counted(metrics), trajectories=trajectories
+    )
+
+
+def _local(
+    model: str | Model,
+    tokenizer: Any,
+    settings: RolloutSettings,
+    specs: Mapping[str, EnvSpec],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    probe: bool,
+) -> tuple[Model, RolloutManager]:
+    """Return a model of this process, and what plays with it."""
+    loaded = load_model(model)
+    tokenizer = load_tokenizer(tokenizer, model, loaded)
+    manager = RolloutManager(
+        specs,
+        within(settings, context_limit(loaded)),
+        tokenizer=tokenizer,
+        stop_ids=stop_ids(loaded, tokenizer),
+        plain_text=has_text_prompts(rows),
+    )
+    refuse_prompt_learning(loaded)
+    if probe:
+        manager.cache = probe_for_evaluation(loaded, tokenizer, pad_id=manager.pad_id)
+    return loaded, manager
+
+
+def _remote(model: Any, base_url: str, tokenizer: Any) -> RemotePlay:
+    """Return a model behind a URL.
+
+    Raises:
+        TypeError: If the model is no name, or there is a tokenizer.
+    """
+    if not isinstance(model, str):
+        raise TypeError(
+            f"model: got {type(model).__name__} with base_url={base_url!r}, expected the name of one of the server's models. "
+            "Give its name, or leave base_url out."
+        )
+    if tokenizer is not None:
+        raise TypeError(
+            f"tokenizer: got one with base_url={base_url!r}, expected none: the server has its own. Leave it out."
+        )
+    return RemotePlay(RemoteModel(model, base_url))
 
 
 def _settings(given: RolloutSettings | None, how: dict[str, Any]) -> RolloutSettings:

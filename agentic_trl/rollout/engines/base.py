@@ -3,10 +3,11 @@
 Contract: every request gets a sample, the sampled ids (the end-of-turn token included if it
 was sampled) and their log-probabilities under the policy at the sampling temperature, before any
 truncation by ``top_p``, ``top_k``, ``min_p`` or a repetition penalty. The sample of a request depends
-on its context and on its uniform numbers alone, not on what else is in the batch.
+on its context and on its uniform numbers alone, not on what else is in the batch. An engine that is
+another's server may be refused a response instead, which ends the episode.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +21,7 @@ from agentic_trl.number_ranges import (
     Width,
     check_fields,
 )
+from agentic_trl.types import StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,10 @@ class Request:
     """Most tokens to sample, at least 1."""
     uniforms: np.ndarray
     """A number in [0, 1) for each token that may be sampled."""
+    messages: Sequence[Mapping[str, Any]] = ()
+    """What the context shows, for an engine that takes messages."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Schemas of the functions that it shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,16 @@ class Sample:
     """Log-probability of each under the policy at the sampling temperature, nats."""
     truncated: bool
     """Whether the token limit came before an end-of-turn token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A request that gets no response."""
+
+    stop: StopReason
+    """How its episode ends."""
+    error: str | None = None
+    """What went wrong; ``None`` if nothing did."""
 
 
 @runtime_checkable
@@ -94,7 +110,7 @@ class Engine(Protocol):
         """
         ...
 
-    def advance(self) -> list[tuple[int, Sample]]:
+    def advance(self) -> Sequence[tuple[int, Sample | Refusal]]:
         """Sample some more.
 
         Returns:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agentic_trl.rollout.engines.base import Engine, Request, Sample
+from agentic_trl.rollout.engines.base import Engine, Refusal, Request, Sample
 from agentic_trl.rollout.env_pool.replies import Failure, Reply, Stepped
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text.chat import ChatFormat, History, Message, full_history
@@ -69,8 +69,11 @@ class Keep:
 Asked = Reset | Request | Step | Keep
 """What is to be done next."""
 
-Episode = Generator[Asked, Reply | Sample, Trajectory]
-"""Is sent a ``Sample`` for a ``Request``, and a ``Reply`` for all else."""
+Answer = Reply | Sample | Refusal
+"""What is given to it."""
+
+Episode = Generator[Asked, Answer, Trajectory]
+"""Is sent a ``Sample`` or a ``Refusal`` for a ``Request``, and a ``Reply`` for all else."""
 
 
 class FailedError(Exception):
@@ -88,10 +91,23 @@ class FailedError(Exception):
         self.spoiled = spoiled
 
 
+class RefusedError(Exception):
+    """The engine gives no response, which ends the attempt."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Bind a refusal.
+
+        Args:
+            refusal: How the attempt ends.
+        """
+        super().__init__(refusal.error)
+        self.refusal = refusal
+
+
 T = TypeVar("T")
 
 
-def value_of(reply: Reply | Sample, kind: type[T]) -> T:
+def value_of(reply: Answer, kind: type[T]) -> T:
     """Return what the environment answered.
 
     Args:
@@ -106,6 +122,21 @@ def value_of(reply: Reply | Sample, kind: type[T]) -> T:
         raise FailedError(reply.failure, spoiled=True)
     assert isinstance(reply.value, kind)
     return reply.value
+
+
+def sample_of(answer: Answer) -> Sample:
+    """Return what the engine answered.
+
+    Args:
+        answer: Its answer.
+
+    Raises:
+        RefusedError: If it gave no response.
+    """
+    if isinstance(answer, Refusal):
+        raise RefusedError(answer)
+    assert isinstance(answer, Sample)
+    return answer
 
 
 def penalty_of(step: Stepped, rollout: Rollout) -> float:

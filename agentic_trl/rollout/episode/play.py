@@ -12,15 +12,18 @@ from agentic_trl.rollout.engines.base import Request, Sample
 from agentic_trl.rollout.env_pool.env_attributes import EnvironmentSetup
 from agentic_trl.rollout.env_pool.replies import Failure, Kept, Opened, Reply, Stepped
 from agentic_trl.rollout.episode.attempt import (
+    Answer,
     Asked,
     Episode,
     FailedError,
     Keep,
+    RefusedError,
     Reset,
     Rollout,
     Step,
     end_of,
     penalty_of,
+    sample_of,
     value_of,
 )
 from agentic_trl.rollout.episode.opening import first_messages, own_text, own_tools, said_messages
@@ -72,12 +75,14 @@ def play(index: int, start: Start, rollout: Rollout, faults: tuple[Fault, ...] =
         if failed.spoiled:
             turns, trace = len(record.turns), failure.traceback
             faults = (*faults, Fault(stop=stop, error=error, traceback=trace, turns=turns))
+    except RefusedError as refused:
+        stop, error = refused.refusal.stop, refused.refusal.error
     return record.trajectory(start, stop, error=error, faults=faults)
 
 
 def _play(
     index: int, start: Start, rollout: Rollout, seed: tuple[int, ...], record: Record
-) -> Generator[Asked, Reply | Sample, StopReason]:
+) -> Generator[Asked, Answer, StopReason]:
     """Take turns in the order of the contract of ``collect``, and return why they end."""
     chat, limits = rollout.chat, rollout.limits
     opened = value_of((yield _reset(start, seed)), Opened)
@@ -90,8 +95,7 @@ def _play(
     record.prompt = _next_prompt(chat, record, setup, limits, spoiled=True)
     stop = record.limit(limits)
     while stop is None:
-        sample = yield _request(index, record, seed, limits)
-        assert isinstance(sample, Sample)
+        sample = sample_of((yield _request(index, record, seed, limits)))
         response = _parsed(record, setup, sample, rollout)
         reply = yield Step(action=record.heard(response))
         assert isinstance(reply, Reply)
@@ -170,4 +174,6 @@ def _request(index: int, record: Record, seed: tuple[int, ...], limits: Limits) 
         context_ids=context,
         max_new_tokens=room,
         uniforms=generator.random(room),
+        messages=record.conversation.shown,
+        tools=record.conversation.tools,
     )

@@ -23,12 +23,14 @@ from agentic_trl.rollout.engines.base import Request, Sample
 from agentic_trl.rollout.env_pool.agent_request import AgentRequest
 from agentic_trl.rollout.env_pool.replies import Failure, Reply, Stepped
 from agentic_trl.rollout.episode.attempt import (
+    Answer,
     Asked,
     FailedError,
     Rollout,
     Step,
     end_of,
     penalty_of,
+    sample_of,
     value_of,
 )
 from agentic_trl.rollout.episode.record import CHARACTERS_PER_TOKEN, Record
@@ -67,7 +69,7 @@ def serve(
     rollout: Rollout,
     seed: tuple[int, ...],
     record: Record,
-) -> Generator[Asked, Reply | Sample, StopReason]:
+) -> Generator[Asked, Answer, StopReason]:
     """Answer requests, and return why that ends.
 
     Args:
@@ -92,8 +94,7 @@ def serve(
         stop = _show(record, talks, request, rollout.limits)
         while stop is None:
             assert request is not None
-            sample = yield _ask(index, request, record, rollout, draws)
-            assert isinstance(sample, Sample)
+            sample = sample_of((yield _ask(index, request, talks, record, rollout, draws)))
             sample = cut_at_stop(rollout, sample, request.stop)
             response, sent = _parsed(rollout, talks, sample, request)
             reply = yield Step(action=sent | {"prompt_tokens": len(record.prompt.context_ids)})
@@ -160,13 +161,25 @@ def _show(
 
 
 def _ask(
-    index: int, request: AgentRequest, record: Record, rollout: Rollout, draws: Draws
+    index: int,
+    request: AgentRequest,
+    talks: Talks,
+    record: Record,
+    rollout: Rollout,
+    draws: Draws,
 ) -> Request:
     context = record.prompt.context_ids
     most = record.room(rollout.limits)
     most = most if request.max_tokens is None else min(most, request.max_tokens)
     numbers = draws.numbers(context, most)
-    return Request(episode=index, context_ids=context, max_new_tokens=most, uniforms=numbers)
+    return Request(
+        episode=index,
+        context_ids=context,
+        max_new_tokens=most,
+        uniforms=numbers,
+        messages=talks.conversation.shown,
+        tools=talks.conversation.tools,
+    )
 
 
 def _parsed(

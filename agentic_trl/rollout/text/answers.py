@@ -20,27 +20,28 @@ from transformers.utils.chat_parsing.response_templates import (
     load_response_template,
 )
 
-HERMES = load_response_template(
-    {
-        "defaults": {"role": "assistant"},
-        "start_anchor_pattern": r"(?!)",
-        "fields": {
-            "reasoning_content": {
-                "open_pattern": r"\A\s*<think>|\A(?=[\s\S]*</think>)",
-                "close_pattern": r"</think>(?![\s\S]*</think>)\s*",
-            },
-            "tool_calls": {
-                "open": "<tool_call>",
-                "close_pattern": r"</tool_call>\s*",
-                "repeats": True,
-                "content": "json",
-                "transform": {"type": "function", "function": "{content}"},
-            },
-            "content": {},
+HERMES_SPEC: dict[str, Any] = {
+    "defaults": {"role": "assistant"},
+    "start_anchor_pattern": r"(?!)",
+    "fields": {
+        "reasoning_content": {
+            "open_pattern": r"\A\s*<think>|\A(?=[\s\S]*</think>)",
+            "close_pattern": r"</think>(?![\s\S]*</think>)\s*",
         },
-    }
-)
+        "tool_calls": {
+            "open": "<tool_call>",
+            "close_pattern": r"</tool_call>\s*",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": {},
+    },
+}
 """Calls as ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, reasoning up to the last ``</think>``."""
+
+HERMES = load_response_template(HERMES_SPEC)
+"""The same, ready for use."""
 
 DEEPEST = 60
 """Levels of a call's arguments, at most."""

@@ -180,6 +180,11 @@ class Conversation:
         self._sent.append((said.key[1:] if sent is None else said_key(sent), message))
 
     @property
+    def shown(self) -> Sequence[Message]:
+        """The messages that the last prompt shows."""
+        return self._seen
+
+    @property
     def rendered(self) -> str:
         """Text of the last prompt, without ``prefill``."""
         return (self._rendered or "").removesuffix(self._prefill)

@@ -1,0 +1,168 @@
+"""A model behind an OpenAI-compatible URL, asked by OpenAI's client.
+
+Contract:
+
+- A request is asked as its messages and tools; its ids are not looked at. Only what every server takes is sent: no
+  reasoning of earlier responses, no names of results.
+- A response is a text: reasoning in ``<think>``, calls as Hermes text, as ``bytes_tokenizer`` reads them.
+- A prompt that the server finds too long ends its episode as ``context_overflow``; one that it does not answer, after
+  the client's retries, as ``environment_error``. A wrong key, an unknown model or a server that is not there is an error.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agentic_trl.environments.adapters.common import need
+from agentic_trl.rollout.engines.base import Refusal, Request, Sampling
+from agentic_trl.types import StopReason
+from agentic_trl.user_values import error_text, quoted
+
+RETRIES = 5
+"""Times that the client asks again after an error that may pass, with growing pauses."""
+
+SEED_BITS = 31
+"""Bits of a seed that every server takes."""
+
+TOO_LONG = ("context_length_exceeded", "maximum context length", "longer than the maximum model")
+"""What servers say of a prompt that is too long."""
+
+PARTS = {
+    "assistant": ("role", "content", "tool_calls"),
+    "tool": ("role", "content", "tool_call_id"),
+}
+"""Parts of messages that are sent; of other roles role and content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What a server answered."""
+
+    text: str
+    """Reasoning, text and calls."""
+    cut: bool
+    """Whether the limit of tokens ended it."""
+    tokens: int | None
+    """Its tokens as the server counts them; ``None`` if it does not say."""
+
+
+class RemoteModel:
+    """A model of a server."""
+
+    def __init__(self, name: str, base_url: str) -> None:
+        """Make a client; the key is that of the environment variable OPENAI_API_KEY.
+
+        Args:
+            name: Name of the model at the server.
+            base_url: Address of its interface, such as ``http://127.0.0.1:8000/v1``.
+
+        Raises:
+            ImportError: If the package ``openai`` is not installed.
+        """
+        self._sdk = need("openai", "agents")
+        key = os.environ.get("OPENAI_API_KEY") or "none"  # servers without keys take any
+        self._client = self._sdk.OpenAI(base_url=base_url, api_key=key, max_retries=RETRIES)
+        self._limit = "max_tokens"
+        self._name, self._url = name, base_url
+
+    def ask(self, request: Request, sampling: Sampling) -> Response | Refusal:
+        """Return the response to a request, in any thread.
+
+        Args:
+            request: What is asked.
+            sampling: Its temperature and ``top_p`` are sent, and a seed made of the request's uniform numbers.
+
+        Raises:
+            ConnectionError: If the server cannot be reached.
+            PermissionError: If it does not take the key.
+            ValueError: If it does not know the model.
+        """
+        sdk = self._sdk
+        try:
+            return _read(self._complete(request, sampling))
+        except (sdk.AuthenticationError, sdk.PermissionDeniedError) as error:
+            raise PermissionError(
+                f"{self._url} refuses the key ({_said(error)}), expected one that it takes. Set the environment variable "
+                "OPENAI_API_KEY."
+            ) from error
+        except sdk.NotFoundError as error:
+            raise ValueError(
+                f"{self._url} does not know the model {self._name!r}, or has no chat completions ({_said(error)}), expected "
+                "one of its models. Correct `model`, or `base_url`, which mostly ends in /v1."
+            ) from error
+        except sdk.APITimeoutError as error:
+            return Refusal(stop=StopReason.TIMEOUT, error=f"{self._url}: {_said(error)}")
+        except sdk.APIConnectionError as error:
+            raise ConnectionError(
+                f"{self._url} cannot be reached ({_said(error.__cause__ or error)}), expected a server with OpenAI's chat "
+                "completions. Start it, or correct `base_url`."
+            ) from error
+        except sdk.APIError as error:
+            said = _said(error)
+            if any(one in said or one == getattr(error, "code", None) for one in TOO_LONG):
+                return Refusal(stop=StopReason.CONTEXT_OVERFLOW)
+            return Refusal(stop=StopReason.ENVIRONMENT_ERROR, error=f"{self._url}: {said}")
+
+    def _complete(self, request: Request, sampling: Sampling) -> Any:
+        body: dict[str, Any] = {
+            "model": self._name,
+            "messages": [_sent(one) for one in request.messages],
+            "temperature": sampling.temperature,
+        }
+        if request.tools:
+            body["tools"] = list(request.tools)
+        if sampling.top_p != 1.0:
+            body["top_p"] = sampling.top_p
+        if sampling.temperature > 0:
+            body["seed"] = int(request.uniforms[0] * 2**SEED_BITS)
+        limit, create = self._limit, self._client.chat.completions.create
+        try:
+            return create(**body, **{limit: request.max_new_tokens})
+        except self._sdk.BadRequestError as error:
+            if "max_completion_tokens" not in _said(error):
+                raise
+            self._limit = "max_completion_tokens"  # newer models of OpenAI's know this name alone
+            return create(**body, max_completion_tokens=request.max_new_tokens)
+
+
+def _read(completion: Any) -> Response | Refusal:
+    """Return what a completion says."""
+    choices = getattr(completion, "choices", None)
+    if not choices:
+        error = (
+            f"The server answered {quoted(completion)}, expected a chat completion with a choice."
+        )
+        return Refusal(stop=StopReason.ENVIRONMENT_ERROR, error=error)
+    message, usage = choices[0].message, completion.usage
+    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
+    text = f"<think>\n{thought}\n</think>\n" if isinstance(thought, str) else ""
+    text += message.content or message.refusal or ""
+    for call in message.tool_calls or ():
+        name, arguments = json.dumps(call.function.name), call.function.arguments or "{}"
+        text += f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+    return Response(
+        text=text,
+        cut=choices[0].finish_reason == "length",
+        tokens=None if usage is None else usage.completion_tokens,
+    )
+
+
+def _sent(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as it is sent."""
+    parts = PARTS.get(message["role"], ("role", "content"))
+    sent = {name: message[name] for name in parts if name in message}
+    if "tool_calls" in sent:
+        sent["tool_calls"] = [_call(one) for one in sent["tool_calls"]]
+    return sent
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = json.dumps(function["arguments"])
+    return {**call, "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _said(error: BaseException) -> str:
+    return error_text(f"{type(error).__name__}: {error}")
