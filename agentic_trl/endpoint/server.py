@@ -69,6 +69,7 @@ class Endpoint:
         config = uvicorn.Config(
             make_app(self.find),
             http=_protocol(),
+            loop="asyncio",  # the same on every machine, whatever else is installed
             ws="none",
             lifespan="off",
             log_config=None,

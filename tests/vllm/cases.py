@@ -37,10 +37,11 @@ def make(model, folder, **changes):
     if changes.get("vllm_mode") != "server":
         knobs |= {"vllm_gpu_memory_utilization": 0.2, "vllm_max_model_length": 1024}
     peft_config = changes.pop("peft_config", None)
+    environment = changes.pop("environment", "FrozenLake-v1")
     return AgenticGRPOTrainer(
         model,
         AgenticGRPOConfig(str(folder), **{**knobs, **changes}),
-        environment="FrozenLake-v1",
+        environment=environment,
         advantage_function=lambda table: table.turn_index % 3 - 1.0,
         peft_config=peft_config,
     )

@@ -1,6 +1,11 @@
 """Real vLLM on the CPU: collected only where vLLM is installed; ``make test-vllm`` makes such an environment."""
 
 import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from importlib.util import find_spec
 
 import pytest
@@ -45,3 +50,37 @@ def policy(tmp_path_factory):
     from tests.vllm.policies import padded_tiny_policy
 
     return padded_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="session")
+def server(policy, tmp_path_factory):
+    """Address of a server with the tiny policy."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", policy]
+    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
+    command += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
+    command += ["--weight-transfer-config", '{"backend":"nccl"}', "--port", str(port)]
+    log = tmp_path_factory.mktemp("server") / "log"
+    environment = os.environ | {"VLLM_SERVER_DEV_MODE": "1"}
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_for(url, process)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def wait_for(url, process):
+    while True:
+        assert process.poll() is None, "the server ended"
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=5)
+        except OSError:
+            time.sleep(0.5)
+        else:
+            return

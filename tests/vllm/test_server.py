@@ -3,11 +3,6 @@
 The weights are not pushed there: vLLM's transfer needs a GPU, so TRL's two calls for it are left out.
 """
 
-import os
-import socket
-import subprocess
-import sys
-
 import pytest
 from trl.generation.vllm_client import VLLMClient
 
@@ -24,27 +19,6 @@ from tests.vllm.cases import (
 from tests.vllm.test_colocate import TEXTS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def server(policy, tmp_path_factory):
-    """Address of a server with the tiny policy."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", policy]
-    command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
-    command += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
-    command += ["--weight-transfer-config", '{"backend":"nccl"}', "--port", str(port)]
-    log = tmp_path_factory.mktemp("server") / "log"
-    environment = os.environ | {"VLLM_SERVER_DEV_MODE": "1"}
-    with log.open("w") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(30)
 
 
 @pytest.fixture
