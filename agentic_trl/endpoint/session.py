@@ -14,6 +14,7 @@ Contract:
 import hmac
 import threading
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -43,12 +44,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A final score that a program posted."""
+    """A program's word on its episode."""
 
     score: float
-    """The score."""
+    """The score of the whole episode, turn rewards included."""
     success: bool | None = None
-    """Whether the goal was reached, if the program says so."""
+    """Whether the goal was reached; ``None`` if the score decides."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """What the score is made of, by name."""
 
 
 @dataclass(eq=False, slots=True)
