@@ -14,7 +14,6 @@ import zlib
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -32,9 +31,9 @@ from agentic_trl.rollout.episode.attempt import (
     value_of,
 )
 from agentic_trl.rollout.episode.record import CHARACTERS_PER_TOKEN, Record
+from agentic_trl.rollout.episode.sent import cut_at_stop, read_sample
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import Prompt
-from agentic_trl.rollout.text.parse import ParsedResponse, decode_pieces, parse_answer
 from agentic_trl.rollout.text.talks import Talks
 from agentic_trl.types import StopReason, Turn
 
@@ -94,8 +93,16 @@ def serve(
             assert request is not None
             sample = yield _ask(index, request, record, rollout, draws)
             assert isinstance(sample, Sample)
-            sample = cut_at_stop(rollout, sample, request.stop)
-            response, sent = _parsed(rollout, talks, sample, request)
+            sample = cut_at_stop(rollout.chat, sample, request.stop)
+            response, sent = read_sample(
+                rollout.chat,
+                sample,
+                talks.conversation,
+                stop_ids=rollout.stop_ids,
+                prefill=rollout.prefill,
+                tools=request.tools,
+                stop=request.stop,
+            )
             reply = yield Step(action=sent | {"prompt_tokens": len(record.prompt.context_ids)})
             assert isinstance(reply, Reply)
             step = value_of(reply, Stepped)
@@ -110,31 +117,6 @@ def serve(
     finally:
         _close(record, talks)
     return stop
-
-
-def cut_at_stop(rollout: Rollout, sample: Sample, stop: tuple[str, ...]) -> Sample:
-    """Cut a sample behind the token that completes a stop text.
-
-    Args:
-        rollout: How episodes are played.
-        sample: What was sampled.
-        stop: The texts, none of them empty.
-
-    Returns:
-        The sample, or its beginning.
-    """
-    if not stop:
-        return sample
-    pieces = decode_pieces(rollout.chat, sample.ids)
-    text = "".join(pieces)
-    ends = [at + len(one) for one in stop if (at := text.find(one)) >= 0]
-    if not ends:
-        return sample
-    length, count = 0, 0
-    while length < min(ends):
-        length += len(pieces[count])
-        count += 1
-    return Sample(ids=sample.ids[:count], logprobs=sample.logprobs[:count], truncated=False)
 
 
 def _show(
@@ -167,42 +149,6 @@ def _ask(
     most = most if request.max_tokens is None else min(most, request.max_tokens)
     numbers = draws.numbers(context, most)
     return Request(episode=index, context_ids=context, max_new_tokens=most, uniforms=numbers)
-
-
-def _parsed(
-    rollout: Rollout, talks: Talks, sample: Sample, request: AgentRequest
-) -> tuple[ParsedResponse, dict[str, Any]]:
-    """Return a response, parsed, and as the program gets it."""
-    chat, conversation = rollout.chat, talks.conversation
-    response = parse_answer(
-        chat,
-        sample.ids,
-        stop_ids=rollout.stop_ids,
-        prefill=rollout.prefill,
-        prompt=conversation.rendered,
-        tools=conversation.tools,
-    )
-    answer = response.answer
-    assert answer is not None
-    message = answer.message(conversation.calls)
-    if answer.malformed or not request.tools:  # the program sees what was written
-        message |= {"content": answer.body.strip(), "tool_calls": []}
-    for name in ("content", "reasoning_content"):
-        message[name] = _before(message[name], request.stop)
-    reason = "length" if sample.truncated else "stop"
-    body = len(sample.ids) - bool(response.end)
-    pieces = decode_pieces(chat, sample.ids[:body])
-    return response, message | {
-        "finish_reason": "tool_calls" if message["tool_calls"] else reason,
-        "completion_tokens": len(sample.ids),
-        "tokens": [list(one) for one in zip(pieces, sample.logprobs[:body], strict=True)],
-    }
-
-
-def _before(text: str, stop: tuple[str, ...]) -> str:
-    """Return what stands before the first of some texts."""
-    found = [at for one in stop if (at := text.find(one)) >= 0]
-    return text[: min(found)] if found else text
 
 
 def _close(record: Record, talks: Talks) -> None:
