@@ -125,10 +125,14 @@ def test_an_answer_belongs_to_the_request_that_was_handed_out(session):
     session.ask(request(), b"1")
     session.ask(request(), b"2")
     first = session.next(1)
-    with pytest.raises(ValueError, match="an answer to another request than one that was handed out"):
+    with pytest.raises(
+        ValueError, match="an answer to another request than one that was handed out"
+    ):
         session.answer(request(), ChatAnswer())
     session.answer(first, ChatAnswer())
-    with pytest.raises(ValueError, match="an answer to another request than one that was handed out"):
+    with pytest.raises(
+        ValueError, match="an answer to another request than one that was handed out"
+    ):
         session.answer(first, ChatAnswer())
 
 

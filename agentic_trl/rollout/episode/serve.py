@@ -12,8 +12,9 @@ Contract, besides that of ``collect``:
 
 import zlib
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -119,6 +120,19 @@ def serve(
     return stop
 
 
+def is_oversized(parts: Sequence[Mapping[str, Any]], limits: Limits) -> bool:
+    """Return whether a prompt is too long to be worth encoding.
+
+    Args:
+        parts: Its messages and schemas.
+        limits: Where episodes are cut.
+    """
+    if limits.max_context_tokens is None:
+        return False
+    size = sum(len(str(one)) for one in parts)
+    return size > limits.max_context_tokens * CHARACTERS_PER_TOKEN
+
+
 def _show(
     record: Record, talks: Talks, request: AgentRequest | None, limits: Limits
 ) -> StopReason | None:
@@ -130,10 +144,8 @@ def _show(
     if request is None:
         error = "step gave neither info['request'] nor an end. Give the program's next request."
         raise FailedError(Failure(error=error), spoiled=True)
-    if limits.max_context_tokens is not None:
-        size = sum(len(str(one)) for one in (*request.messages, *request.tools))
-        if size > limits.max_context_tokens * CHARACTERS_PER_TOKEN:  # not worth encoding
-            return StopReason.CONTEXT_OVERFLOW
+    if is_oversized((*request.messages, *request.tools), limits):
+        return StopReason.CONTEXT_OVERFLOW
     try:
         record.prompt = talks.ask(request.messages, request.tools)
     except TemplateError as error:
