@@ -32,6 +32,9 @@ COMMANDS = {
         tells_errors=True,
     ),
     "evaluate": Command("evaluate:run", "play held-out tasks and print the metrics"),
+    "serve": Command(
+        "serve:run", "answer requests of OpenAI's and Anthropic's clients with a model"
+    ),
     "envs": Command("listings:run_envs", "list the registered environments"),
     "recipes": Command("listings:run_recipes", "list the recipes that come with the package"),
     "doctor": Command("doctor:run", "check the installation; belongs into a report of a fault"),

@@ -1,11 +1,14 @@
 """What the commands and the recipes' scripts share: errors as sentences, and where the recipes lie."""
 
+import argparse
 import difflib
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from agentic_trl.error_kinds import WHERE, BrokenEnvironmentsError, FolderInUseError
 from agentic_trl.user_values import shown_text
@@ -87,6 +90,24 @@ def find_user_modules() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return the object of a JSON text, the value of a flag.
+
+    Args:
+        text: The text.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is something else.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a JSON object")
+    return value
 
 
 def prepare_file(path: Path) -> None:

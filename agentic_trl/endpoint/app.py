@@ -12,17 +12,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from agentic_trl.endpoint.asks import Asks
 from agentic_trl.endpoint.http import AnswerResponse, read_body, wait_for_answer
 from agentic_trl.endpoint.protocols import anthropic, chat, responses
 from agentic_trl.endpoint.protocols.events import encode
 from agentic_trl.endpoint.refusals import InvalidRequestError, RefusedError
-from agentic_trl.endpoint.session import Session
 from agentic_trl.endpoint.values import FLAG, NUMBER, Fields, parse_object
 
 logger = logging.getLogger(__name__)
 
-Find = Callable[[str], Session | None]
-"""Returns the session of a key, or ``None``."""
+Find = Callable[[str], Asks | None]
+"""Returns the session or service of a key, or ``None``."""
 
 PROTOCOLS: dict[str, ModuleType] = {
     "/v1/chat/completions": chat,
@@ -37,9 +37,6 @@ SERVED = (*PROTOCOLS, "/v1/models", "/v1/sessions/rewards", "/health")
 REWARDS = Fields(served={"reward": NUMBER, "score": NUMBER, "success": FLAG})
 """The fields of a report of rewards."""
 
-MODEL = "policy"
-"""Name of the one model; requests may name any other."""
-
 
 def make_app(find: Find) -> Starlette:
     """Return the application.
@@ -48,7 +45,7 @@ def make_app(find: Find) -> Starlette:
         find: Returns the session of a key.
     """
 
-    def guarded(act: Callable[[Request, Session], Awaitable[Response]]) -> Any:
+    def guarded(act: Callable[[Request, Asks], Awaitable[Response]]) -> Any:
         async def serve(request: Request) -> Response:
             try:
                 return await act(request, _session_of(request, find))
@@ -57,8 +54,10 @@ def make_app(find: Find) -> Starlette:
             except ClientDisconnect:
                 return Response(status_code=499)  # nobody reads it
             except Exception:
-                logger.exception("The agents' endpoint failed at %s.", request.url.path)
-                sentence = "The endpoint failed: got a request that it cannot serve. The log of the run says why."
+                logger.exception("The endpoint failed at %s.", request.url.path)
+                sentence = (
+                    "The endpoint failed: got a request that it cannot serve. The log says why."
+                )
                 return _refused(request, RefusedError("internal_error", sentence, status=500))
 
         return serve
@@ -89,15 +88,16 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _models(request: Request, session: Session) -> Response:
-    del request, session
-    model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "agentic_trl"}
-    model |= {"type": "model", "display_name": MODEL, "created_at": "1970-01-01T00:00:00Z"}
-    page = {"has_more": False, "first_id": MODEL, "last_id": MODEL}
+async def _models(request: Request, session: Asks) -> Response:
+    del request
+    name = session.model
+    model = {"id": name, "object": "model", "created": 0, "owned_by": "agentic_trl"}
+    model |= {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    page = {"has_more": False, "first_id": name, "last_id": name}
     return JSONResponse({"object": "list", "data": [model], **page})
 
 
-async def _ask(request: Request, session: Session) -> Response:
+async def _ask(request: Request, session: Asks) -> Response:
     body = await read_body(request)
     protocol = PROTOCOLS[request.url.path]
     asked = protocol.read(parse_object(body, "The body"), _retry_of(request))
@@ -115,7 +115,7 @@ async def _ask(request: Request, session: Session) -> Response:
         raise
 
 
-async def _report(request: Request, session: Session) -> Response:
+async def _report(request: Request, session: Asks) -> Response:
     given = REWARDS.read(parse_object(await read_body(request), "The body"))
     if not {"reward", "score"} & set(given):
         raise InvalidRequestError(
@@ -129,7 +129,7 @@ async def _report(request: Request, session: Session) -> Response:
     return JSONResponse({"accepted": True})
 
 
-async def _unknown(request: Request, session: Session) -> Response:
+async def _unknown(request: Request, session: Asks) -> Response:
     del session
     raise RefusedError(
         "not_found",
@@ -139,7 +139,7 @@ async def _unknown(request: Request, session: Session) -> Response:
     )
 
 
-def _session_of(request: Request, find: Find) -> Session:
+def _session_of(request: Request, find: Find) -> Asks:
     """Return the session of a request.
 
     Raises:
@@ -154,8 +154,8 @@ def _session_of(request: Request, find: Find) -> Session:
             return session
     raise RefusedError(
         "invalid_api_key",
-        "Got a key that is none, expected that of an episode. Take `api_key` of the endpoint, or OPENAI_API_KEY or "
-        "ANTHROPIC_API_KEY of the agent's environment.",
+        "Got a key that is none, expected that of an episode: `api_key` of the endpoint, or OPENAI_API_KEY or ANTHROPIC_API_KEY "
+        "of the agent's environment; or the key that `agentic_trl serve` was started with. Take it.",
         status=401,
     )
 

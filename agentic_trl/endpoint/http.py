@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from agentic_trl.endpoint.asks import Ask
 from agentic_trl.endpoint.refusals import RefusedError
-from agentic_trl.endpoint.session import Ask
 
 MAX_BODY = 8 * 2**20
 """Bytes of a body, at most."""

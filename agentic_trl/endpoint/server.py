@@ -6,6 +6,7 @@ Contract:
   who has no key of a session: a random one an episode, compared in constant time.
 - ``POST /v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` put a request to the key's session and wait for its
   answer. ``POST /v1/sessions/rewards`` takes ``{"reward": 0.5}`` or ``{"score": 1.0, "success": true}``.
+- A ``Service`` that is opened has one key for many requests that have nothing to do with each other.
 - Whatever is refused has a status, a code and a sentence in the shape of the interface's SDK, and the header
   ``x-should-retry: false``.
 - Sizes, depths, times, connections, sessions and waiting requests are bounded, see ``http`` and ``session``.
@@ -22,6 +23,7 @@ from typing import Any
 import uvicorn
 
 from agentic_trl.endpoint.app import make_app
+from agentic_trl.endpoint.asks import Asks
 from agentic_trl.endpoint.http import IDLE_SECONDS, MAX_CONNECTIONS, GuardedProtocol
 from agentic_trl.endpoint.session import Session
 
@@ -56,7 +58,7 @@ class Endpoint:
         Raises:
             OSError: If the address cannot be listened on.
         """
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, Asks] = {}
         self._lock = threading.Lock()
         self._socket = _listen(host, port)
         shown = LOOPBACK if host in ("0.0.0.0", "::") else host
@@ -85,12 +87,20 @@ class Endpoint:
         self._wait()
 
     def new_session(self) -> Session:
-        """Return a new session with a key of its own.
+        """Return a new session with a key of its own; see ``open``."""
+        session = Session(new_key())
+        self.open(session)
+        return session
+
+    def open(self, session: Asks) -> None:
+        """Answer the key of a session or a service.
+
+        Args:
+            session: What the requests with its key are put to.
 
         Raises:
             RuntimeError: If there are too many.
         """
-        session = Session(f"sk-agent-{secrets.token_urlsafe(32)}")
         with self._lock:
             closed = [name for name, one in self._sessions.items() if one.closed]
             for name in closed[: max(0, len(closed) - CLOSED_KEPT)]:
@@ -101,9 +111,8 @@ class Endpoint:
                     "environments, or lower the number of episodes in flight."
                 )
             self._sessions[_name(session.key)] = session
-        return session
 
-    def find(self, key: str) -> Session | None:
+    def find(self, key: str) -> Asks | None:
         """Return the session of a key, open or not; ``None`` for a stranger's.
 
         Args:
@@ -182,6 +191,11 @@ if hasattr(os, "register_at_fork"):
     )
 
 
+def new_key() -> str:
+    """Return a random key."""
+    return f"sk-agent-{secrets.token_urlsafe(32)}"
+
+
 def _name(key: str) -> bytes:
     """Return what sessions are found by: how far a guess agrees with a key does not show in its hash."""
     return hashlib.sha256(key.encode("utf-8", "replace")).digest()
@@ -200,7 +214,7 @@ def _listen(host: str, port: int) -> socket.socket:
         made.close()
         raise OSError(
             f"The agents' endpoint cannot listen on {host}:{port} ({error}), expected an address of this machine with a free "
-            "port. Correct `host`."
+            "port. Correct `host` or `port`."
         ) from error
     return made
 

@@ -234,6 +234,21 @@ def stop_texts(given: Any, name: str) -> tuple[str, ...]:
     return tuple(clean_text(one) for one in texts)
 
 
+def refuse_top_logprobs(given: Mapping[str, Any]) -> None:
+    """Refuse a request for the log-probabilities of tokens that were not sampled.
+
+    Args:
+        given: Fields of a request.
+
+    Raises:
+        InvalidRequestError: If it asks for any.
+    """
+    if given.get("top_logprobs", 0) != 0:
+        raise InvalidRequestError(
+            f"top_logprobs: got {given['top_logprobs']}, expected 0: only the sampled token is known. Leave it out."
+        )
+
+
 def format_instruction(form: Any, where: str) -> str:
     """Return in words the form of a response that OpenAI's ``response_format`` asks for.
 

@@ -136,8 +136,8 @@ class Fields:
             )
         if name in self.sampling:
             say_once(
-                f"An agent set {name}={quoted(value)}, which has no effect: the trainer's configuration says how "
-                "responses are sampled.",
+                f"An agent set {name}={quoted(value)}, which has no effect: the configuration of the trainer, or of the server, says "
+                "how responses are sampled.",
                 key=name,
             )
 

@@ -108,7 +108,8 @@ class RolloutManager:
         """Kind of cache that the model is sampled with; ``None`` takes the one that its configuration speaks for."""
         self._anyone = anyone
         self._folder = Folder()
-        self._engine = engine or self._transformers_engine
+        self.engine = engine or self._transformers_engine
+        """Makes the engine of a rollout."""
         self.specs = specs
         self._environments = Environments(
             {name: spec.make for name, spec in specs.items()},
@@ -154,7 +155,7 @@ class RolloutManager:
         sampling = self.settings.sampling
         if temperature is not None:
             sampling = replace(sampling, temperature=temperature)
-        engine = self._engine(model, sampling)
+        engine = self.engine(model, sampling)
         engine.slots = min((n for n in (at_once, engine.slots) if n is not None), default=None)
         rollout = Rollout(
             engine=engine,

@@ -25,6 +25,20 @@ class Limits:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    def room(self, context: int, *, sampled: int = 0) -> int:
+        """Return the most tokens of the next response; 0 or fewer if there is no room for one.
+
+        Args:
+            context: Tokens of its prompt.
+            sampled: Tokens that were sampled in the episode before.
+        """
+        room = [self.max_tokens_per_turn]
+        if self.max_tokens_per_trajectory is not None:
+            room.append(self.max_tokens_per_trajectory - sampled)
+        if self.max_context_tokens is not None:
+            room.append(self.max_context_tokens - context)
+        return min(room)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:

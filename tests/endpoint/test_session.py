@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from agentic_trl.endpoint import session as session_module
+from agentic_trl.endpoint import asks as session_module
 from agentic_trl.endpoint.refusals import RefusedError
 from agentic_trl.endpoint.session import Ended, Session
 from agentic_trl.endpoint.talk import ChatAnswer, ChatRequest
@@ -125,17 +125,21 @@ def test_an_answer_belongs_to_the_request_that_was_handed_out(session):
     session.ask(request(), b"1")
     session.ask(request(), b"2")
     first = session.next(1)
-    with pytest.raises(ValueError, match="an answer to another request than the one"):
+    with pytest.raises(
+        ValueError, match="an answer to another request than one that was handed out"
+    ):
         session.answer(request(), ChatAnswer())
     session.answer(first, ChatAnswer())
-    with pytest.raises(ValueError, match="an answer to another request than the one"):
+    with pytest.raises(
+        ValueError, match="an answer to another request than one that was handed out"
+    ):
         session.answer(first, ChatAnswer())
 
 
 def test_waiting_requests_are_bounded(session):
     for number in range(session_module.MAX_WAITING):
         session.ask(request(), str(number).encode())
-    with pytest.raises(RefusedError, match="while 64 others of the episode wait") as caught:
+    with pytest.raises(RefusedError, match="while 64 others of this key wait") as caught:
         session.ask(request(), b"more")
     assert caught.value.status == 429
     session.next(1)

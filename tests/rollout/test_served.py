@@ -6,7 +6,7 @@ Mutations seen red: a second request from a response in its row; the longest rep
 repeats half of one taken for it; what was sampled elsewhere not known; followed samples left out, too; numbers of calls
 from 0 in each conversation; seeds without the count; cut at the last stop text; the stop text sent; the last prompt of
 another conversation as a continuation; wider limits; a broken call sent as nothing; what was earned lost; ``finish``
-not called; words of another conversation taken for the own; a call without tools sent as one.
+not called; words of another conversation taken for the own; a call without tools sent as one; decoded anew for the tokens.
 """
 
 import itertools
@@ -20,7 +20,10 @@ from agentic_trl.environments.base import TextEnv
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.episode import sent
 from agentic_trl.rollout.task import Limits
+from agentic_trl.rollout.text import parse
+from agentic_trl.rollout.text.parse import decode_pieces
 from agentic_trl.types import StopReason
 from tests.rollout.scripted import Waves, given, start
 from tests.rollout.test_tool_turns import chat, ids
@@ -292,6 +295,27 @@ def test_the_program_can_tighten_limits_and_not_widen_them():
     assert [turn.response_ids for turn in one.turns] == [ids("a b"), ids("a b c d")]
     assert [answer["finish_reason"] for answer in environment.heard] == ["length", "length"]
     assert one.turns[0].truncated
+
+
+def test_a_response_is_decoded_once_and_its_tokens_are_its_pieces(monkeypatch):
+    decoded = []
+
+    def decode(chat, ids):
+        decoded.append(tuple(ids))
+        return decode_pieces(chat, ids)
+
+    monkeypatch.setattr(parse, "decode_pieces", decode)
+    monkeypatch.setattr(sent, "decode_pieces", decode)
+
+    def program():
+        yield asking(user("a"))
+        yield asking(user("b"), stop=["zz"])
+        return 1.0
+
+    _, _, environment = play(program, "a b <end>", "c <end>")
+    assert decoded == [ids("a b"), ids("c <end>"), ids("c")]
+    pairs = [["a", -0.25 * ids("a")[0]], [" b", -0.25 * ids("b")[0]]]
+    assert environment.heard[0]["tokens"] == pairs
 
 
 def test_a_stop_text_ends_a_turn_and_the_row_goes_on_from_it():

@@ -101,7 +101,7 @@ def requests_of(trainer, texts, *, limits=(3, 12, 40), turn=0):
 def both_engines(trainer, requests, **sampling):
     """Answers of vLLM and of the transformers engine."""
     ours = trainer.rollouts
-    theirs = ours._engine(trainer.model, Sampling(**sampling))
+    theirs = ours.engine(trainer.model, Sampling(**sampling))
     plain = ours._transformers_engine(trainer.model.eval(), Sampling(**sampling))
     return generate(theirs, requests), generate(plain, requests)
 

@@ -15,6 +15,7 @@ from agentic_trl.endpoint.talk import (
     clean_messages,
     clean_tools,
     format_instruction,
+    refuse_top_logprobs,
     stop_texts,
     text_of,
 )
@@ -104,10 +105,7 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
             f"n: got {given['n']}, expected 1, since an answer is a turn of an episode. Ask several times: each request is a "
             "sample of its own."
         )
-    if given.get("top_logprobs", 0) != 0:
-        raise InvalidRequestError(
-            f"top_logprobs: got {given['top_logprobs']}, expected 0: only the sampled token is known. Leave it out."
-        )
+    refuse_top_logprobs(given)
     if given.get("modalities", ["text"]) != ["text"]:
         raise InvalidRequestError(
             f"modalities: got {quoted(given['modalities'])}, expected ['text']. Ask for text."

@@ -15,6 +15,7 @@ from agentic_trl.endpoint.talk import (
     clean_messages,
     clean_tools,
     format_instruction,
+    refuse_top_logprobs,
 )
 from agentic_trl.endpoint.values import (
     ANY,
@@ -94,10 +95,7 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
     given = FIELDS.read(body)
     if given.get("background"):
         raise InvalidRequestError("background: got true, expected false. Wait for the answer.")
-    if given.get("top_logprobs", 0) != 0:
-        raise InvalidRequestError(
-            f"top_logprobs: got {given['top_logprobs']}, expected 0: only the sampled token is known. Leave it out."
-        )
+    refuse_top_logprobs(given)
     said = given.get("instructions", "")
     first = [{"role": "system", "content": said}] if said else []
     tools = clean_tools([read_tool(one) for one in given.get("tools", [])])

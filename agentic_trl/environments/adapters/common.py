@@ -24,7 +24,7 @@ def need(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"The module {module!r} is needed and cannot be imported: {error}. "
+            f"The module {module!r} is needed, and cannot be imported: {error}. "
             f'Run: pip install "agentic_trl[{extra}]"'
         ) from error
 

@@ -20,12 +20,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from agentic_trl.endpoint.refusals import CONTEXT_LENGTH_EXCEEDED, EPISODE_ENDED
-from agentic_trl.endpoint.session import ENDED, Ended, Session
+from agentic_trl.endpoint.session import ENDED, Ended, Session, Verdict
 from agentic_trl.endpoint.talk import ChatAnswer, ChatRequest
 from agentic_trl.environments.adapters.common import need
 from agentic_trl.environments.agents.command import CommandProgram
 from agentic_trl.environments.agents.programs import FunctionProgram, Outcome, Place, agent_of
-from agentic_trl.environments.agents.verdict import Verdict, read_line, read_verdict
+from agentic_trl.environments.agents.verdict import read_line, read_verdict
 from agentic_trl.environments.base import ActionFormat, StepResult, TextEnv, require_running
 from agentic_trl.types import StopReason
 from agentic_trl.user_values import as_texts
@@ -275,9 +275,8 @@ class AgentEpisode(TextEnv):
         Raises:
             RuntimeError: If there has to be a score, and is none.
         """
-        posted = session.verdict
-        if posted is not None:
-            return Verdict(score=posted.score, success=posted.success)
+        if session.verdict is not None:
+            return session.verdict
         silent = session.posted or not self.earns_rewards
         if self._solve is not None:
             found = read_verdict(outcome.said, "`solve`'s return value")

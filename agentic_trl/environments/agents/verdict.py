@@ -2,24 +2,12 @@
 
 import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from agentic_trl.endpoint.refusals import RefusedError
+from agentic_trl.endpoint.session import Verdict
 from agentic_trl.endpoint.values import parse_json
 from agentic_trl.user_values import quoted, read_reward, read_success
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """An agent's word on its episode."""
-
-    score: float
-    """The score of the whole episode, turn rewards included."""
-    success: bool | None = None
-    """Whether the goal was reached; ``None`` if the score decides."""
-    rewards: Mapping[str, float] = field(default_factory=dict)
-    """What the score is made of, by name."""
 
 
 def read_verdict(value: Any, where: str) -> Verdict | None:

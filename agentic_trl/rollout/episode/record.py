@@ -83,12 +83,7 @@ class Record:
         Args:
             limits: Where episodes are cut.
         """
-        room = [limits.max_tokens_per_turn]
-        if limits.max_tokens_per_trajectory is not None:
-            room.append(limits.max_tokens_per_trajectory - self.sampled)
-        if limits.max_context_tokens is not None:
-            room.append(limits.max_context_tokens - len(self.prompt.context_ids))
-        return min(room)
+        return limits.room(len(self.prompt.context_ids), sampled=self.sampled)
 
     def heard(self, response: ParsedResponse) -> str | Message | None:
         """Return what the environment receives of a response: the action, with tools a message, or nothing.

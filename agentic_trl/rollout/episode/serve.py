@@ -12,14 +12,14 @@ Contract, besides that of ``collect``:
 
 import zlib
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
 
-from agentic_trl.rollout.engines.base import Request, Sample
+from agentic_trl.rollout.engines.base import Request
 from agentic_trl.rollout.env_pool.agent_request import AgentRequest
 from agentic_trl.rollout.env_pool.replies import Failure, Reply, Stepped
 from agentic_trl.rollout.episode.attempt import (
@@ -34,9 +34,9 @@ from agentic_trl.rollout.episode.attempt import (
     value_of,
 )
 from agentic_trl.rollout.episode.record import CHARACTERS_PER_TOKEN, Record
+from agentic_trl.rollout.episode.sent import cut_at_stop, read_sample
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import Prompt
-from agentic_trl.rollout.text.parse import ParsedResponse, decode_pieces, parse_answer
 from agentic_trl.rollout.text.talks import Talks
 from agentic_trl.types import StopReason, Turn
 
@@ -95,8 +95,16 @@ def serve(
         while stop is None:
             assert request is not None
             sample = sample_of((yield _ask(index, request, talks, record, rollout, draws)))
-            sample = cut_at_stop(rollout, sample, request.stop)
-            response, sent = _parsed(rollout, talks, sample, request)
+            sample = cut_at_stop(rollout.chat, sample, request.stop)
+            response, sent = read_sample(
+                rollout.chat,
+                sample,
+                talks.conversation,
+                stop_ids=rollout.stop_ids,
+                prefill=rollout.prefill,
+                tools=request.tools,
+                stop=request.stop,
+            )
             reply = yield Step(action=sent | {"prompt_tokens": len(record.prompt.context_ids)})
             assert isinstance(reply, Reply)
             step = value_of(reply, Stepped)
@@ -113,29 +121,17 @@ def serve(
     return stop
 
 
-def cut_at_stop(rollout: Rollout, sample: Sample, stop: tuple[str, ...]) -> Sample:
-    """Cut a sample behind the token that completes a stop text.
+def is_oversized(parts: Sequence[Mapping[str, Any]], limits: Limits) -> bool:
+    """Return whether a prompt is too long to be worth encoding.
 
     Args:
-        rollout: How episodes are played.
-        sample: What was sampled.
-        stop: The texts, none of them empty.
-
-    Returns:
-        The sample, or its beginning.
+        parts: Its messages and schemas.
+        limits: Where episodes are cut.
     """
-    if not stop:
-        return sample
-    pieces = decode_pieces(rollout.chat, sample.ids)
-    text = "".join(pieces)
-    ends = [at + len(one) for one in stop if (at := text.find(one)) >= 0]
-    if not ends:
-        return sample
-    length, count = 0, 0
-    while length < min(ends):
-        length += len(pieces[count])
-        count += 1
-    return Sample(ids=sample.ids[:count], logprobs=sample.logprobs[:count], truncated=False)
+    if limits.max_context_tokens is None:
+        return False
+    size = sum(len(str(one)) for one in parts)
+    return size > limits.max_context_tokens * CHARACTERS_PER_TOKEN
 
 
 def _show(
@@ -149,10 +145,8 @@ def _show(
     if request is None:
         error = "step gave neither info['request'] nor an end. Give the program's next request."
         raise FailedError(Failure(error=error), spoiled=True)
-    if limits.max_context_tokens is not None:
-        size = sum(len(str(one)) for one in (*request.messages, *request.tools))
-        if size > limits.max_context_tokens * CHARACTERS_PER_TOKEN:  # not worth encoding
-            return StopReason.CONTEXT_OVERFLOW
+    if is_oversized((*request.messages, *request.tools), limits):
+        return StopReason.CONTEXT_OVERFLOW
     try:
         record.prompt = talks.ask(request.messages, request.tools)
     except TemplateError as error:
@@ -180,42 +174,6 @@ def _ask(
         messages=talks.conversation.shown,
         tools=talks.conversation.tools,
     )
-
-
-def _parsed(
-    rollout: Rollout, talks: Talks, sample: Sample, request: AgentRequest
-) -> tuple[ParsedResponse, dict[str, Any]]:
-    """Return a response, parsed, and as the program gets it."""
-    chat, conversation = rollout.chat, talks.conversation
-    response = parse_answer(
-        chat,
-        sample.ids,
-        stop_ids=rollout.stop_ids,
-        prefill=rollout.prefill,
-        prompt=conversation.rendered,
-        tools=conversation.tools,
-    )
-    answer = response.answer
-    assert answer is not None
-    message = answer.message(conversation.calls)
-    if answer.malformed or not request.tools:  # the program sees what was written
-        message |= {"content": answer.body.strip(), "tool_calls": []}
-    for name in ("content", "reasoning_content"):
-        message[name] = _before(message[name], request.stop)
-    reason = "length" if sample.truncated else "stop"
-    body = len(sample.ids) - bool(response.end)
-    pieces = decode_pieces(chat, sample.ids[:body])
-    return response, message | {
-        "finish_reason": "tool_calls" if message["tool_calls"] else reason,
-        "completion_tokens": len(sample.ids),
-        "tokens": [list(one) for one in zip(pieces, sample.logprobs[:body], strict=True)],
-    }
-
-
-def _before(text: str, stop: tuple[str, ...]) -> str:
-    """Return what stands before the first of some texts."""
-    found = [at for one in stop if (at := text.find(one)) >= 0]
-    return text[: min(found)] if found else text
 
 
 def _close(record: Record, talks: Talks) -> None:

@@ -21,6 +21,8 @@ Contract:
 
 import copy
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -205,15 +207,17 @@ class Conversation:
         What was sampled before number ``at`` has been met.
         """
         shown: list[Message] = []
+        places = defaultdict[Any, list[int]](list)
+        for place, (key, _) in enumerate(self._sent[at:], at):
+            places[key].append(place)
         for message in messages:
-            key = said_key(message) if message["role"] == "assistant" else None
-            keys = [one for one, _ in self._sent[at:]]
-            if key is not None and key in keys:
-                at += keys.index(key) + 1
+            own = places.get(said_key(message), []) if message["role"] == "assistant" else []
+            if (first := bisect_left(own, at)) < len(own):
+                at = own[first] + 1
                 shown.append(self._sent[at - 1][1])
             elif message["role"] in ("system", "developer"):
-                own = self._chat.escape(message["content"], self._chat.turn_marks())
-                shown.append({**self._chat.escape_data(message), "content": own})
+                text = self._chat.escape(message["content"], self._chat.turn_marks())
+                shown.append({**self._chat.escape_data(message), "content": text})
             else:
                 shown.append(self._chat.escape_data(message))
         return shown

@@ -31,8 +31,8 @@ Find = Callable[[str, ActionFormat], tuple[Sequence[tuple[int, int]], str | None
 class ParsedResponse:
     """A parsed response."""
 
-    text: str
-    """Text of the sampled ids without the end-of-turn token."""
+    pieces: tuple[str, ...]
+    """The text that each sampled id adds, without the end-of-turn token."""
     end: str
     """Text of the sampled end-of-turn token; empty if the response was cut."""
     action: str | None
@@ -42,6 +42,11 @@ class ParsedResponse:
     """``TokenKind`` of each sampled id."""
     answer: Answer | None = None
     """With tools: the reasoning, the text and the calls."""
+
+    @property
+    def text(self) -> str:
+        """Text of the sampled ids without the end-of-turn token."""
+        return "".join(self.pieces)
 
 
 def parse_response(
@@ -75,7 +80,7 @@ def parse_response(
     if ended:
         kinds.append(TokenKind.ACTION.value if spans else TokenKind.REASONING.value)
     end = chat.decode([ids[-1]]) if ended else ""
-    return ParsedResponse(text=text, end=end, action=action, kinds=tuple(kinds))
+    return ParsedResponse(pieces=tuple(pieces), end=end, action=action, kinds=tuple(kinds))
 
 
 def parse_answer(

@@ -33,8 +33,8 @@ class _Spot:
     """Its number in the episode."""
     context: tuple[int, ...]
     """Ids of the prompt."""
-    said: tuple[Any, ...]
-    """Keys of the messages up to the response."""
+    length: int
+    """Number of the messages up to the response."""
     followed: bool = False
     """Whether a request has gone on from here."""
 
@@ -52,7 +52,13 @@ class Talks:
         self._chat = chat
         self._prefill = prefill
         self._spots: list[_Spot] = []
-        self._asked: tuple[Any, ...] = ()
+        self._nodes: dict[
+            tuple[int, Any], int
+        ] = {}  # beginnings of lists: a shorter one and the key of a message
+        self._at: dict[int, _Spot] = {}  # the latest response behind each beginning
+        self._asked = 0
+        self._conversations = 0
+        self._length = 0
         self._context: tuple[int, ...] = ()
         self._calls = 0
         self.conversation = Conversation(chat, prefill=prefill)
@@ -79,19 +85,21 @@ class Talks:
         Raises:
             TemplateError: If the template refuses the messages.
         """
-        self._asked = tuple(_key(one) for one in messages)
-        spot = self._furthest()
+        keys = [_key(one) for one in messages]
+        spot = self._furthest(keys)
         if spot is None:
             self.conversation = Conversation(self._chat, prefill=self._prefill)
             self.conversation.know([one.conversation for one in self._spots])
         else:
             self.conversation = spot.conversation.fork()
         self.conversation.calls = self._calls
-        known = 0 if spot is None else len(spot.said)
+        known = 0 if spot is None else spot.length
         prompt = self.conversation.prompt(messages, tools, known=known)
-        self._context = prompt.context_ids
+        self._context, self._asked = prompt.context_ids, self._node(keys)
+        self._length = len(keys)
         if spot is None or spot.followed:
-            self.number = 1 + max((one.number for one in self._spots), default=-1)
+            self.number = self._conversations
+            self._conversations += 1
             prompt = Prompt(prompt.context_ids, prompt.context_ids, extends=False)
         else:
             self.number = spot.number
@@ -116,8 +124,9 @@ class Talks:
         if not self._spots:
             self.given = len(self.messages)
         self.messages.append(self.conversation.messages[-1])
-        said = (*self._asked, _key(plain))
-        self._spots.append(_Spot(self.conversation, self.number, self._context, said))
+        spot = _Spot(self.conversation, self.number, self._context, self._length + 1)
+        self._spots.append(spot)
+        self._at[self._node([_key(plain)], self._asked)] = spot
 
     def unused(self) -> list[int]:
         """Return the numbers of the responses that the program threw away, in order."""
@@ -128,13 +137,22 @@ class Talks:
             if not spot.followed and spot.context in taken
         ]
 
-    def _furthest(self) -> _Spot | None:
-        found = None
-        for spot in self._spots:
-            size = len(spot.said)
-            if spot.said == self._asked[:size] and (found is None or size >= len(found.said)):
-                found = spot
+    def _furthest(self, keys: Sequence[Any]) -> _Spot | None:
+        """Return the latest of the responses behind the longest beginning of a list that ends with one."""
+        found, node = None, 0
+        for key in keys:
+            known = self._nodes.get((node, key))
+            if known is None:
+                break
+            node = known
+            found = self._at.get(node, found)
         return found
+
+    def _node(self, keys: Sequence[Any], node: int = 0) -> int:
+        """Return the number of the list that has some more messages than another."""
+        for key in keys:
+            node = self._nodes.setdefault((node, key), len(self._nodes) + 1)
+        return node
 
 
 def _key(message: Mapping[str, Any]) -> tuple[Any, ...]:

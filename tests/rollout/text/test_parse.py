@@ -10,7 +10,7 @@ last span; not stripped; tags are no action; only first span; tag unescaped; rea
 always lenient; end of a longer word; word anywhere; half characters given; last half dropped; no
 context; no exact fallback; ends not monotone; tags: the closing tag of any name, the first name only,
 without the tags; pairs: each unclosed tag looked for to the end, the search going
-on behind the opening tag of a pair; the bare word looked for from the beginning.
+on behind the opening tag of a pair; the bare word looked for from the beginning; a piece for the end of the turn.
 """
 
 import functools
@@ -153,6 +153,7 @@ def test_kinds_do_not_depend_on_the_tokenisation(data, before, content, after):
     assert answer.action == content.strip()
     assert answer.kinds == (*kinds_by_bytes(ids, spans), *([A] if ended else []))
     assert answer.text == text
+    assert len(answer.pieces) == len(ids)
     assert answer.end == ("<end>" if ended else "")
 
 
