@@ -13,8 +13,8 @@ from agentic_trl.endpoint.service import Service
 from agentic_trl.environments.adapters.common import need
 from agentic_trl.number_ranges import Count, Positive, Range
 from agentic_trl.rollout.engines.base import Sampling
+from agentic_trl.rollout.episode.independent import Serving
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
-from agentic_trl.rollout.serving import Serving
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.ranges import check_numbers
 from agentic_trl.trainers.model.context_limit import context_limit
@@ -137,7 +137,7 @@ def serve(
             model, settings, tokenizer=tokenizer, service=service, probe=engine_probe
         )
         serving.seed, serving.at_once = seed, batch_size
-        endpoint.open(service)
+        endpoint.add(service)
         print(_greeting(endpoint, model, shown_key), flush=True)
         serving.run()
     finally:

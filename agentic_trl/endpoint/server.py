@@ -6,7 +6,7 @@ Contract:
   who has no key of a session: a random one an episode, compared in constant time.
 - ``POST /v1/chat/completions``, ``/v1/responses`` and ``/v1/messages`` put a request to the key's session and wait for its
   answer. ``POST /v1/sessions/rewards`` takes ``{"reward": 0.5}`` or ``{"score": 1.0, "success": true}``.
-- A ``Service`` that is opened has one key for many requests that have nothing to do with each other.
+- A ``Service`` that is added has one key for many requests that have nothing to do with each other.
 - Whatever is refused has a status, a code and a sentence in the shape of the interface's SDK, and the header
   ``x-should-retry: false``.
 - Sizes, depths, times, connections, sessions and waiting requests are bounded, see ``http`` and ``session``.
@@ -87,12 +87,12 @@ class Endpoint:
         self._wait()
 
     def new_session(self) -> Session:
-        """Return a new session with a key of its own; see ``open``."""
+        """Return a new session with a key of its own; see ``add``."""
         session = Session(new_key())
-        self.open(session)
+        self.add(session)
         return session
 
-    def open(self, session: Asks) -> None:
+    def add(self, session: Asks) -> None:
         """Answer the key of a session or a service.
 
         Args:

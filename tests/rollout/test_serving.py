@@ -22,7 +22,7 @@ from agentic_trl.endpoint.service import Service
 from agentic_trl.endpoint.talk import ChatRequest
 from agentic_trl.rollout.engines.base import Sample, Sampling
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
-from agentic_trl.rollout.serving import Serving
+from agentic_trl.rollout.episode.independent import Serving
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text.chat import ChatFormat
 from tests.rollout.test_tool_turns import BAD, OOPS, chat, ids
@@ -221,7 +221,7 @@ def served(policy, **sampling):
     model, tokenizer = policy
     ends = frozenset({tokenizer.eos_token_id})
     endpoint, service = Endpoint(), Service(KEY, model="tiny")
-    endpoint.open(service)
+    endpoint.add(service)
     serving = Serving(
         service=service,
         engine=TransformersEngine(

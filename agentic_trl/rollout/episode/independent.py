@@ -3,7 +3,7 @@
 Contract:
 
 - Every request stands for itself: its list of messages is rendered and encoded anew, its answer is cut, read and written by
-  ``episode/sent.py``. Messages of the assistant in it are data like all others.
+  ``sent.py``. Messages of the assistant in it are data like all others.
 - Requests that are there together are sampled together, ``at_once`` at most; what comes later joins them without waiting
   for their end.
 - What is wrong with a request refuses that request. If the engine fails, the requests that it holds are refused.
