@@ -16,7 +16,7 @@ import pytest
 from jinja2 import TemplateError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentic_trl import tiny_policy
+from agentic_trl import evaluate, tiny_policy
 from agentic_trl.endpoint.server import Endpoint
 from agentic_trl.endpoint.service import Service
 from agentic_trl.endpoint.talk import ChatRequest
@@ -321,3 +321,21 @@ def test_strangers_and_wrong_requests_are_refused(endpoint):
         assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.NotFoundError, match="Got a reward"):
         client.post("/sessions/rewards", body={"reward": 1.0}, cast_to=object)
+
+
+def test_environments_are_played_with_the_served_model_as_with_the_model_itself(
+    policy, monkeypatch
+):
+    model, tokenizer = policy
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    given = {"num_tasks": 12, "max_turns": 6, "max_tokens_per_turn": 24, "progress": False}
+    given["history_window"] = 0  # reasoning comes apart, and goes back with other spaces
+    here = evaluate(model, "FrozenLake-v1", tokenizer=tokenizer, max_context_tokens=512, **given)
+    with served(policy) as endpoint:
+        there = evaluate("tiny", "FrozenLake-v1", base_url=endpoint.base_url, **given)
+    played = [
+        [[turn.action for turn in one.turns] for one in r.trajectories] for r in (here, there)
+    ]
+    assert played[0] == played[1]
+    assert here.metrics == there.metrics
+    assert here.metrics["tokens_per_episode"] > 30
