@@ -94,7 +94,10 @@ class McpEnv(ToolEnv):
         self.earns_rewards = reward is not None
         self.instructions = instructions
         self._command = () if command is None else as_texts("command", command)
-        self._url, self._headers = url, {str(name): str(one) for name, one in (headers or {}).items()}
+        self._url, self._headers = (
+            url,
+            {str(name): str(one) for name, one in (headers or {}).items()},
+        )
         self._variables = {str(name): str(one) for name, one in (variables or {}).items()}
         self._folder, self._timeout = folder, timeout
         self._names = None if tools is None else as_texts("tools", tools)
@@ -121,19 +124,15 @@ class McpEnv(ToolEnv):
             ValueError: If the server lacks a tool that is named, or has none, or the row poses no task.
         """
         self.close()
-        self._task, self._made = dict(options or {}), []
+        self._task = {name: one for name, one in (options or {}).items() if name != "noise_seed"}
+        self._made = []
         observation, info = super().reset(seed=seed, options=options)
         self._connection = self._new_connection()
-        listed = {one["name"]: one for one in self._connection.open()}
-        shown = [name for name in listed if name != self._reward_tool]
-        names = shown if self._names is None else self._names
-        wanted = [*names, *([self._reward_tool] if self._reward_tool else [])]
-        if not names or not set(wanted) <= listed.keys():
-            raise ValueError(
-                f"The MCP server has the tools {sorted(listed)}, expected {wanted or 'one at least'}. Correct `tools` and "
-                "`reward`, or give another server."
-            )
-        self._tools = {name: listed[name] for name in names}
+        try:
+            self._tools = self._chosen({one["name"]: one for one in self._connection.open()})
+        except BaseException:
+            self.close()
+            raise
         return observation, {**info, "tools": [_schema(one) for one in self._tools.values()]}
 
     def step(self, action: Mapping[str, Any]) -> StepResult:
@@ -199,6 +198,22 @@ class McpEnv(ToolEnv):
             server = processes.ServerProcess(self._command, self._variables, self._folder)
         return connections.Connection(server, self._timeout)
 
+    def _chosen(self, listed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tools that the model is shown.
+
+        Raises:
+            ValueError: If there is none, or one is missing.
+        """
+        shown = [name for name in listed if name != self._reward_tool]
+        names = shown if self._names is None else self._names
+        wanted = [*names, *([self._reward_tool] if self._reward_tool else [])]
+        if not names or not set(wanted) <= listed.keys():
+            raise ValueError(
+                f"The MCP server has the tools {sorted(listed)}, expected {wanted or 'one at least'}. Correct `tools` and "
+                "`reward`, or give another server."
+            )
+        return {name: listed[name] for name in names}
+
     def _value(self) -> float:
         """Return the reward so far.
 
@@ -258,6 +273,9 @@ def _part(part: Mapping[str, Any]) -> str:
     resource = part.get("resource") or {}
     if "text" in resource:
         return str(resource["text"])
-    known = (part.get("mimeType") or resource.get("mimeType"), part.get("uri") or resource.get("uri"))
+    known = (
+        part.get("mimeType") or resource.get("mimeType"),
+        part.get("uri") or resource.get("uri"),
+    )
     words = " ".join(str(one) for one in (part.get("type"), *known) if one)
     return f"[not shown: {words}]"

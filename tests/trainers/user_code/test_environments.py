@@ -114,7 +114,9 @@ def test_a_prompt_that_is_a_text_is_put_into_the_template(tmp_path):
     shown = []
     tasks = Dataset.from_list([{"prompt": "a ", "seed": 1}] * 2)
     trained(tmp_path, functools.partial(ToolEnv, Takes), judge, tasks)
-    assert {one[:1] + one[-4:] for one in shown} == {(3, 7, 2, 1, 4)}  # <user> ... a go <eos> <assistant>
+    assert {one[:1] + one[-4:] for one in shown} == {
+        (3, 7, 2, 1, 4)
+    }  # <user> ... a go <eos> <assistant>
     held_out = evaluate(
         make_model(),
         functools.partial(ToolEnv, Takes),
