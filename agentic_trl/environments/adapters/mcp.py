@@ -100,6 +100,7 @@ class McpEnv(ToolEnv):
         )
         self._variables = {str(name): str(one) for name, one in (variables or {}).items()}
         self._folder, self._timeout = folder, timeout
+        self._shown: dict[str, Any] = {}
         self._names = None if tools is None else as_texts("tools", tools)
         self._reward_tool, self._threshold = reward, success_threshold
         self._connection: Any = None
@@ -129,11 +130,11 @@ class McpEnv(ToolEnv):
         observation, info = super().reset(seed=seed, options=options)
         self._connection = self._new_connection()
         try:
-            self._tools = self._chosen({one["name"]: one for one in self._connection.open()})
+            self._shown = self._chosen({one["name"]: one for one in self._connection.start()})
         except BaseException:
             self.close()
             raise
-        return observation, {**info, "tools": [_schema(one) for one in self._tools.values()]}
+        return observation, {**info, "tools": [_schema(one) for one in self._shown.values()]}
 
     def step(self, action: Mapping[str, Any]) -> StepResult:
         """Carry out the calls of a response; see ``ToolEnv.step``.
@@ -237,7 +238,7 @@ class McpEnv(ToolEnv):
     def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
         """Return the result of a call, and whether it succeeded."""
         text, good = f"there is no function {name!r}", False
-        if name in self._tools:
+        if name in self._shown:
             result, good = self._connection.call(name, arguments)
             text = _text(result)
         said = text if good else str({"error": text})

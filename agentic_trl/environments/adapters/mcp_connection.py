@@ -1,6 +1,6 @@
 """A conversation with an MCP server, held by an event loop in a thread of its own, which any thread may ask.
 
-Contract: the thread, and with it the server, lives from ``open`` to ``close`` or ``cut``. What goes wrong with the server,
+Contract: the thread, and with it the server, lives from ``start`` to ``close`` or ``cut``. What goes wrong with the server,
 as against with one call, is an exception; afterwards the conversation is over.
 """
 
@@ -79,7 +79,7 @@ class Connection:
         self._cut = False
         self._thread = threading.Thread(target=self._run, name="mcp", daemon=True)
 
-    def open(self) -> list[dict[str, Any]]:
+    def start(self) -> list[dict[str, Any]]:
         """Start the conversation.
 
         Returns:
@@ -90,7 +90,8 @@ class Connection:
             TimeoutError: If it takes too long.
         """
         self._thread.start()
-        return self._result(self._opened, "start")
+        tools: list[dict[str, Any]] = self._result(self._opened, "start")
+        return tools
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         """Call a tool.
@@ -110,7 +111,8 @@ class Connection:
             raise RuntimeError(self._why(self._error))
         asked = self._session.call_tool(name, dict(arguments))
         given = asyncio.run_coroutine_threadsafe(self._asked(asked), self._loop)
-        return self._result(given, f"call of {name!r}")
+        answer: tuple[dict[str, Any], bool] = self._result(given, f"call of {name!r}")
+        return answer
 
     def cut(self) -> None:
         """End the conversation, from any thread; nothing is waited for."""

@@ -84,8 +84,7 @@ class ServerProcess:
         try:
             for reader, pipe in ((output, process.stdout), (errors, process.stderr)):
                 protocol = asyncio.StreamReaderProtocol(reader)
-                transport, _ = await loop.connect_read_pipe(lambda own=protocol: own, pipe)  # type: ignore[misc]
-                pipes.append(transport)
+                pipes.append((await loop.connect_read_pipe(lambda own=protocol: own, pipe))[0])  # type: ignore[misc]
             stdin, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
             pipes.append(stdin)
             complaints = loop.create_task(self._listen(errors))

@@ -156,7 +156,7 @@ def test_servers_end_with_the_process_that_started_them():
         "import time\n"
         "from agentic_trl.environments.adapters.mcp_connection import Connection, ServerProcess\n"
         f"server = ServerProcess(['python', {RAW!r}, 'add'], {{}}, None)\n"
-        "Connection(server, 60.0).open(); print('ready', flush=True); time.sleep(600)"
+        "Connection(server, 60.0).start(); print('ready', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout.readline() == b"ready\n"
