@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,10 +42,6 @@ def wrong(kind):
     if kind == "forks":  # what it leaves holds all pipes
         subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(600)  # {__file__}"])
         sys.exit(0)
-    if kind == "stays":  # beyond the end of its stdin, and of a polite request
-        import signal
-
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(600)
 
 
@@ -90,6 +87,9 @@ def main(kind):
             answer(request, listed(kind, (request.get("params") or {}).get("cursor")))
         elif method == "tools/call":
             called(kind, request)
+    if kind == "deaf":  # to the end of its stdin, and to polite requests
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
 
 
 if __name__ == "__main__":

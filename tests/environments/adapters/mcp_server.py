@@ -67,6 +67,15 @@ if __name__ == "__main__":
         import uvicorn
 
         app = server.streamable_http_app()
-        uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+
+        async def guarded(scope, receive, send):
+            """Let those in who have the key."""
+            if scope["type"] == "http" and (b"authorization", b"key") not in scope["headers"]:
+                await send({"type": "http.response.start", "status": 401, "headers": []})
+                await send({"type": "http.response.body"})
+            else:
+                await app(scope, receive, send)
+
+        uvicorn.run(guarded, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
     else:
         server.run("stdio")

@@ -1,6 +1,8 @@
 """The tools of a real MCP server, through the rollout and a trainer, every id written out.
 
-Mutations seen red:
+Mutations seen red: parts of a result run together; an object shown beside its text; errors of tools and of the protocol
+as results, or as failures of the server; the first page of tools alone; the tool of the reward shown; tools that were not
+asked for; variables or the folder left out; lines of 64 kB alone; the noise seed among the columns.
 """
 
 import functools

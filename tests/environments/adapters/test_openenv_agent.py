@@ -1,6 +1,6 @@
 """A program that plays an environment through OpenEnv's own typed client, and asks the policy at the endpoint.
 
-Mutations seen red:
+Mutations seen red: a score other than the server's; log-probabilities of the program that lack a token.
 """
 
 import json
@@ -63,13 +63,13 @@ def test_two_steps_of_a_program_with_the_typed_client(server, tmp_path):
         return choice["message"]["content"]
 
     def solve(task, endpoint):
-        """Counts by how many words the policy says, up to three."""
+        """Counts by one or two, as what the policy says is long."""
         with client(base_url=url).sync() as game:
             result, score, history = game.reset(seed=task["seed"], goal=4), 0.0, []
             while not result.done and len(history) < 6:
                 history.append({"role": "user", "content": f"a w{result.observation.total}"})
                 history.append({"role": "assistant", "content": ask(endpoint, history)})
-                count = min(len(history[-1]["content"].split()), 3)
+                count = 1 + len(history[-1]["content"]) % 2
                 result = game.step(said(message=str(count)))
                 score += result.reward
             with lock:
@@ -90,6 +90,9 @@ def test_two_steps_of_a_program_with_the_typed_client(server, tmp_path):
     trainer.rollouts.close()
     assert trainer.state.global_step == 2
     played = trainer.every
+    logged = [log["grad_norm"] for log in trainer.state.log_history if "grad_norm" in log]
+    assert len(logged) == 2
+    assert min(logged) > 0
     assert [one.error for one in played] == [None] * 16
     # The scores are those of the server.
     assert sorted(one.score for one in played) == sorted(scores)
