@@ -32,6 +32,7 @@ test-deepspeed: .venv-deepspeed/installed  ## Tests with DeepSpeed on the CPU, i
 
 test-envs: $(ENVS)/installed-envs  ## Benchmarks and other people's environments, in a venv of their own (Java 9+ for one)
 	$(ENVS)/bin/python -m pytest -m envs tests/environments/adapters
+	$(ENVS)/bin/python -m pytest tests/environments/adapters/test_mcp.py tests/environments/adapters/test_mcp_servers.py
 
 check: lint types
 
@@ -72,11 +73,12 @@ $(VENV)/installed-dev: $(VENV)/installed
 	.venv-deepspeed/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,deepspeed]"
 	touch $@
 
-# alfworld's planner is compiled here, which takes minutes.
+# alfworld's planner is compiled here, which takes minutes. openenv asks for mcp 1, elsewhere it is 2.
 $(ENVS)/installed-envs: pyproject.toml $(CONSTRAINTS)
 	test -x $(ENVS)/bin/python || $(PYTHON) -m venv $(ENVS)
-	$(ENVS)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
-	$(ENVS)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev,$(EXTRAS)]"
+	grep -v "^mcp==" $(CONSTRAINTS) > $(ENVS)/constraints.txt
+	$(ENVS)/bin/python -m pip install --quiet --constraint $(ENVS)/constraints.txt torch
+	$(ENVS)/bin/python -m pip install --quiet --constraint $(ENVS)/constraints.txt --editable ".[dev,$(EXTRAS)]"
 	touch $@
 
 clean:

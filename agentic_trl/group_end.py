@@ -13,6 +13,20 @@ from contextlib import suppress
 LOOK = 0.5
 """Seconds between two looks at whether a process is there."""
 _PR_SET_PDEATHSIG = 1
+_LAUNCH = (
+    "import os, sys; own = {'__name__': 'group_end'}; exec(open(sys.argv[1], encoding='utf-8').read(), own);"
+    "own['end_together'](os.open(os.devnull, os.O_RDONLY)); os.execvp(sys.argv[2], sys.argv[2:])"
+)
+
+
+def together(program: str, *arguments: str) -> list[str]:
+    """Return the command of a program that ends with what it started, and with the thread that started it (Linux).
+
+    Args:
+        program: Its path; the process that runs it must lead a session of its own.
+        arguments: What it is given.
+    """
+    return [sys.executable, "-I", "-S", "-c", _LAUNCH, __file__, program, *arguments]
 
 
 def end_together(descriptor: int) -> None:

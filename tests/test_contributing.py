@@ -105,7 +105,7 @@ def rows():
     found = {}
     for line in (ROOT / "docs" / "environments.md").read_text().splitlines():
         cells = [one.strip() for one in line.replace("\\|", "/").strip("|").split("|")]
-        if len(cells) == 7 and re.match(r"`(\w+-v\d+|agent)`", cells[0]):
+        if len(cells) == 7 and re.match(r"`(\w+-v\d+|agent|mcp)`", cells[0]):
             turns = cells[4].split(", ")
             for number, name in enumerate(re.findall(r"`([^`]+)`", cells[0])):
                 extra = "".join(re.findall(r"`([^`]+)`", cells[1]))

@@ -107,6 +107,12 @@ OPTIONAL: dict[str, dict[str, Any]] = {
         "max_turns": 10,
         "description": "Call functions, or the methods of a class that TRL takes as environment_factory.",
     },
+    "mcp": {
+        "entry_point": f"{_ADAPTERS}.mcp:McpEnv",
+        "extra": "mcp",
+        "max_turns": 10,
+        "description": "Call the tools of an MCP server.",
+    },
     "agent": {
         "entry_point": f"{_HERE}.agents.env:AgentEpisode",
         "extra": "agents",

@@ -135,13 +135,22 @@ class EnvSpec:
     @property
     def waits(self) -> bool:
         """Whether ``reset`` and ``step`` of the environment wait for a program of the user's instead of computing."""
+        return self._says("waits")
+
+    @property
+    def shows_prompts(self) -> bool:
+        """Whether observations of the environment are the user's own prompts (``TextEnv.trusted``)."""
+        return self._says("trusted")
+
+    def _says(self, flag: str) -> bool:
+        """Return a flag of the class; False of a class that cannot be loaded."""
         try:
             entry = self.load()
         except (ImportError, TypeError):  # said where the environment is built
             return False
         while isinstance(entry, functools.partial):
             entry = entry.func
-        return bool(getattr(entry, "waits", False))
+        return bool(getattr(entry, flag, False))
 
     def make_oracle(self) -> Oracle:
         """Return a scripted policy for environments that are made with ``oracle_kwargs``.

@@ -179,7 +179,7 @@ def _local(
         within(settings, context_limit(loaded)),
         tokenizer=tokenizer,
         stop_ids=stop_ids(loaded, tokenizer),
-        plain_text=has_text_prompts(rows),
+        plain_text=has_text_prompts(specs, rows),
     )
     refuse_prompt_learning(loaded)
     if probe:

@@ -192,7 +192,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             ),
             tokenizer=self._tokenizer,
             stop_ids=frozenset(self.eos_token_ids),
-            plain_text=has_text_prompts(self.train_dataset),
+            plain_text=has_text_prompts(specs, self.train_dataset),
             engine=engine,
             anyone=partial(any_rank, self.accelerator),
         )

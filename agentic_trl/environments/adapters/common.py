@@ -1,6 +1,10 @@
-"""Shared by adapters: optional packages, and the task and the choices in words."""
+"""Shared by adapters: optional packages, processes, and the task and the choices in words."""
 
 import importlib
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +31,50 @@ def need(module: str, extra: str) -> Any:
             f"The module {module!r} is needed, and cannot be imported: {error}. "
             f'Run: pip install "agentic_trl[{extra}]"'
         ) from error
+
+
+def program_path(program: str, what: str) -> str:
+    """Return the path of a program.
+
+    Args:
+        program: A name or a path; ``python`` is the interpreter of this process.
+        what: What it is to the user, the subject of the error.
+
+    Raises:
+        FileNotFoundError: If there is none.
+    """
+    path = sys.executable if program == "python" else shutil.which(program)
+    if path is None:
+        raise FileNotFoundError(
+            f"The {what} {program!r} was not found, expected a name on the PATH or a path. Correct `command`."
+        )
+    return path
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a process has ended; its number stays taken, as does that of its group.
+
+    Args:
+        process: A process that this one started.
+    """
+    if not hasattr(os, "waitid"):
+        return process.poll() is not None
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # waited for by others
+        return True
+
+
+def end_descriptor(process: int) -> int | None:
+    """Return a descriptor that is readable once a process has ended; ``None`` where there are none.
+
+    Args:
+        process: Its number.
+    """
+    try:
+        return os.pidfd_open(process)
+    except (AttributeError, OSError):
+        return None
 
 
 def system_message(env: TextEnv, task: str) -> dict[str, Any]:

@@ -3,18 +3,17 @@
 import json
 import os
 import selectors
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import agentic_trl.group_end
+from agentic_trl import group_end
 from agentic_trl.endpoint.session import Session
+from agentic_trl.environments.adapters.common import end_descriptor, has_ended, program_path
 from agentic_trl.environments.agents.programs import Outcome, Place
 from agentic_trl.environments.agents.verdict import last_line
 from agentic_trl.user_values import error_text
@@ -30,11 +29,6 @@ LOOK = 0.05
 
 LAST_WORDS = 1.0
 """Seconds in which what a program wrote is read after its end: others may hold its output open."""
-
-_LAUNCH = (
-    "import os, sys; own = {'__name__': 'group_end'}; exec(open(sys.argv[1], encoding='utf-8').read(), own);"
-    "own['end_together'](os.open(os.devnull, os.O_RDONLY)); os.execvp(sys.argv[2], sys.argv[2:])"
-)
 
 
 class CommandProgram:
@@ -74,15 +68,10 @@ class CommandProgram:
         """
         variables = {**os.environ, **self._variables, **_variables(task, place)}
         program = self._command[0]
-        found = sys.executable if program == "python" else shutil.which(program)
-        if found is None:
-            raise FileNotFoundError(
-                f"The agent's program {program!r} was not found, expected a name on the PATH or a path. Correct `command`."
-            )
-        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(agentic_trl.group_end.__file__)]
+        path = program_path(program, "agent's program")
         try:
             self._process = subprocess.Popen(
-                [*launch, found, *self._command[1:]],
+                group_end.together(path, *self._command[1:]),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -189,7 +178,7 @@ def _read_until_end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     assert process.stdout is not None
     assert process.stderr is not None
     tails = {process.stdout: _Tail(KEPT_OUTPUT), process.stderr: _Tail(KEPT_ERRORS)}
-    ending = _end_descriptor(process.pid)
+    ending = end_descriptor(process.pid)
     with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
         for pipe, tail in tails.items():
             os.set_blocking(pipe.fileno(), False)
@@ -197,7 +186,7 @@ def _read_until_end(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         if ending is not None:
             selector.register(ending, selectors.EVENT_READ)
         try:
-            while not _ended(process):
+            while not has_ended(process):
                 _read(selector, LOOK if ending is None else 1.0)
         finally:
             if ending is not None:
@@ -224,24 +213,6 @@ def _read(selector: selectors.BaseSelector, seconds: float) -> bool:
             if not part:
                 selector.unregister(key.fileobj)
     return found
-
-
-def _end_descriptor(process: int) -> int | None:
-    """Return a descriptor that is readable once a process has ended; ``None`` where there are none."""
-    try:
-        return os.pidfd_open(process)
-    except (AttributeError, OSError):
-        return None
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a process has ended; its number stays taken, as does that of its group."""
-    if not hasattr(os, "waitid"):
-        return process.poll() is not None
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # waited for by others
-        return True
 
 
 def _obituary(code: int, words: str) -> str:

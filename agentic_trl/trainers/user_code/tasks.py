@@ -132,11 +132,15 @@ def refuse_unknown_columns(specs: Mapping[str, EnvSpec], dataset: Dataset) -> No
         )
 
 
-def has_text_prompts(dataset: Dataset | list[dict[str, Any]]) -> bool:
-    """Return whether the tasks are prompts that are texts and no conversations.
+def has_text_prompts(specs: Mapping[str, EnvSpec], dataset: Dataset | list[dict[str, Any]]) -> bool:
+    """Return whether the tasks are prompts that are texts and no conversations, and shown as they are.
 
     Args:
+        specs: The environments. One that poses its task itself, or has tools, speaks through the chat template, whatever
+            its tasks hold.
         dataset: Tasks, a data set or a list of rows.
     """
     columns = getattr(dataset, "column_names", None) or (dataset[0] if len(dataset) else ())
-    return "prompt" in columns and isinstance(dataset[0]["prompt"], str)
+    if "prompt" not in columns or not isinstance(dataset[0]["prompt"], str):
+        return False
+    return all(spec.shows_prompts for spec in specs.values())

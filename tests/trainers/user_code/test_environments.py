@@ -1,11 +1,13 @@
 """``environments`` of reward functions, as in TRL: each episode's own, as it was after the last step.
 
 Mutations seen red: the environment itself instead of a copy; a copy that nobody asked for; copies that stay in
-trajectories; the environment in place of the class's object.
+trajectories; the environment in place of the class's object; a text as a prompt shown bare.
 """
 
 import functools
 import threading
+
+from datasets import Dataset
 
 from agentic_trl.environments.adapters.tools import ToolEnv
 from agentic_trl.environments.base import TextEnv
@@ -13,6 +15,7 @@ from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.env_pool.checked_calls import Host
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits
+from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from tests.rollout.scripted import GO, STOP, Engine, Script, chat, start, step
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer
@@ -65,12 +68,13 @@ class Counter:
         return "1"
 
 
-def trained(tmp_path, environment, reward):
+def trained(tmp_path, environment, reward, dataset=None):
     trainer = AgenticGRPOTrainer(
         make_model(),
-        make_args(tmp_path),
+        make_args(tmp_path, given=() if dataset is None else ["train"]),
         environment=environment,
         reward_funcs=reward,
+        train_dataset=dataset,
         processing_class=make_tokenizer(),
     )
     trainer.train()
@@ -90,6 +94,39 @@ def test_reward_functions_get_the_objects_of_the_class(tmp_path):
     assert [len(one) for one in seen] == [8]
     assert {kind for kind, _ in seen[0]} == {Counter}
     assert trainer.environments is None
+
+
+def test_a_prompt_that_is_a_text_is_put_into_the_template(tmp_path):
+    """Bare, as prompts without an environment are shown, it would have no role, and the model no tools."""
+
+    class Takes(Counter):
+        def reset(self, **row):
+            return "go"
+
+        def one(self) -> str:
+            """One."""
+            return "1"
+
+    def judge(trajectories, **columns):
+        shown.extend(one.turns[0].observation_ids for one in trajectories)
+        return [0.0] * len(trajectories)
+
+    shown = []
+    tasks = Dataset.from_list([{"prompt": "a ", "seed": 1}] * 2)
+    trained(tmp_path, functools.partial(ToolEnv, Takes), judge, tasks)
+    assert {one[:1] + one[-4:] for one in shown} == {
+        (3, 7, 2, 1, 4)
+    }  # <user> ... a go <eos> <assistant>
+    held_out = evaluate(
+        make_model(),
+        functools.partial(ToolEnv, Takes),
+        tasks=[{"prompt": "b ", "seed": 1}],
+        tokenizer=make_tokenizer(),
+        max_tokens_per_turn=4,
+        progress=False,
+    )
+    first = held_out.trajectories[0].turns[0].observation_ids
+    assert first[:1] + first[-4:] == (3, 8, 2, 1, 4)
 
 
 def test_nothing_is_copied_that_no_function_asks_for(tmp_path):

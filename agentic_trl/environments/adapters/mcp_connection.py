@@ -1,0 +1,224 @@
+"""A conversation with an MCP server, held by an event loop in a thread of its own, which any thread may ask.
+
+Contract: the thread, and with it the server, lives from ``start`` to ``close`` or ``cut``. What goes wrong with the server,
+as against with one call, is an exception; afterwards the conversation is over.
+"""
+
+import asyncio
+import concurrent.futures
+import json
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import mcp
+import mcp.types
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared import _httpx_utils, exceptions
+
+from agentic_trl.environments.adapters.mcp_process import GRACE, ServerProcess, Streams
+from agentic_trl.user_values import error_text
+
+INVALID_PARAMS = -32602
+"""The protocol's code of a call with a name or arguments that the server does not take."""
+
+_RefusedError: Any = getattr(exceptions, "MCPError", None) or getattr(exceptions, "McpError")  # noqa: B009  mcp 2, mcp 1
+
+
+class ServerAddress:
+    """A server that is reached by streamable HTTP."""
+
+    failure = ""
+    """Nothing: what is wrong is said by the calls."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        """Bind an address.
+
+        Args:
+            url: Where the server is.
+            headers: Headers of each request, such as ``authorization``.
+        """
+        self._url = url
+        self._headers = dict(headers)
+
+    @asynccontextmanager
+    async def streams(self) -> AsyncIterator[Streams]:
+        """Connect, and end the session behind the ``with``.
+
+        Yields:
+            Streams for a ``ClientSession``.
+        """
+        # The package's own maker of clients: version 1 takes one of httpx, version 2 one of httpx2.
+        async with _httpx_utils.create_mcp_http_client(headers=self._headers) as client:
+            connected: Any = streamable_http_client(self._url, http_client=client)
+            async with connected as (read, write, *_):
+                yield read, write
+
+    def kill(self) -> None:
+        """Do nothing: the server is another's."""
+
+
+class Connection:
+    """A session of an MCP server."""
+
+    def __init__(self, server: ServerProcess | ServerAddress, timeout: float) -> None:
+        """Bind a server.
+
+        Args:
+            server: Where it is.
+            timeout: Seconds that its start, and each call, may take.
+        """
+        self._server = server
+        self._timeout = timeout
+        self._opened: concurrent.futures.Future[list[dict[str, Any]]] = concurrent.futures.Future()
+        self._session: Any = None
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cut = False
+        self._thread = threading.Thread(target=self._run, name="mcp", daemon=True)
+
+    def start(self) -> list[dict[str, Any]]:
+        """Start the conversation.
+
+        Returns:
+            The server's tools, as its answers to ``tools/list`` have them.
+
+        Raises:
+            RuntimeError: If the server fails.
+            TimeoutError: If it takes too long.
+        """
+        self._thread.start()
+        tools: list[dict[str, Any]] = self._result(self._opened, "start")
+        return tools
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Call a tool.
+
+        Args:
+            name: Its name.
+            arguments: Its arguments.
+
+        Returns:
+            The result, as the protocol has it, and whether the tool says that it succeeded.
+
+        Raises:
+            RuntimeError: If the server fails.
+            TimeoutError: If it takes too long.
+        """
+        if self._loop is None or not self._thread.is_alive():
+            raise RuntimeError(self._why(self._error))
+        asked = self._session.call_tool(name, dict(arguments))
+        given = asyncio.run_coroutine_threadsafe(self._asked(asked), self._loop)
+        answer: tuple[dict[str, Any], bool] = self._result(given, f"call of {name!r}")
+        return answer
+
+    def cut(self) -> None:
+        """End the conversation, from any thread; nothing is waited for."""
+        self._cut = True
+        self._server.kill()
+        self._cancel()
+
+    def close(self) -> None:
+        """End the conversation; the server has ``GRACE`` seconds to end by itself."""
+        try:
+            self._cancel()
+            self._joined(GRACE + 1.0)
+        finally:  # a pool that closes interrupts what takes long
+            self.cut()
+        self._joined(GRACE)
+
+    def _joined(self, seconds: float) -> None:
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+
+    def _cancel(self) -> None:
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(task.cancel)
+
+    def _result(self, future: concurrent.futures.Future[Any], what: str) -> Any:
+        """Wait for an answer.
+
+        Raises:
+            RuntimeError: If the server fails.
+            TimeoutError: If there is none in time.
+        """
+        try:
+            return future.result(self._timeout)
+        except concurrent.futures.CancelledError:
+            self._joined(self._timeout)
+            raise RuntimeError(self._why(self._error)) from self._error
+        except TimeoutError:
+            self.cut()
+            raise TimeoutError(
+                f"The MCP server took longer than timeout={self._timeout:g} seconds for the {what}, expected an answer. Raise "
+                "`timeout` of the environment, or look at what the server waits for."
+            ) from None
+        except Exception as error:
+            raise RuntimeError(self._why(error)) from error
+
+    def _why(self, error: BaseException | None) -> str:
+        """Return what is wrong with the server as a sentence."""
+        if self._server.failure:
+            return self._server.failure
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        said = f"{type(error).__name__}: {error}" if error else "the conversation was ended"
+        return f"The MCP server failed: {error_text(said)}"
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._hold())
+        except BaseException as error:  # an end of this thread is none of the run
+            self._error = error
+        if not self._opened.done():
+            self._opened.cancel()
+
+    async def _hold(self) -> None:
+        """Open the session and keep it until this task is cancelled."""
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self._cut:
+            return
+        async with AsyncExitStack() as stack:
+            read, write = await stack.enter_async_context(self._server.streams())
+            self._session = await stack.enter_async_context(mcp.ClientSession(read, write))
+            await self._session.initialize()
+            self._opened.set_result(await self._listed())
+            await asyncio.Event().wait()
+
+    async def _listed(self) -> list[dict[str, Any]]:
+        """Return the tools of all pages."""
+        tools: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            asked = mcp.types.PaginatedRequestParams(cursor=cursor)
+            page = _plain(await self._session.list_tools(params=asked))
+            tools += page["tools"]
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                return tools
+
+    async def _asked(self, call: Any) -> tuple[dict[str, Any], bool]:
+        """Await a call; what the server itself says against it is a result.
+
+        Raises:
+            RuntimeError: If the server failed.
+        """
+        try:
+            result = _plain(await call)
+        except _RefusedError as error:
+            # By HTTP all other codes are also what the package says of a broken connection.
+            own = isinstance(self._server, ServerProcess) and not self._server.failure
+            if own or error.error.code == INVALID_PARAMS:
+                return {"content": [{"type": "text", "text": error.error.message}]}, False
+            raise
+        return result, not result.get("isError")
+
+
+def _plain(result: Any) -> dict[str, Any]:
+    """Return an answer with the names that it has on the wire, which are those of every version of the package."""
+    plain: dict[str, Any] = json.loads(result.model_dump_json(by_alias=True, exclude_none=True))
+    return plain
