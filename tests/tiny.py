@@ -122,6 +122,7 @@ def make_trainer(
     model=None,
     peft_config=None,
     environment=Countdown,
+    tokenizer=None,
     **changes,
 ):
     """A trainer with a callback that keeps gradients."""
@@ -130,7 +131,7 @@ def make_trainer(
         make_model() if model is None else model,
         make_args(tmp_path, **changes),
         environment=environment,
-        processing_class=make_tokenizer(),
+        processing_class=make_tokenizer() if tokenizer is None else tokenizer,
         peft_config=peft_config,
         callbacks=[gradients],
     )
