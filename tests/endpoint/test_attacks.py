@@ -1,7 +1,8 @@
 """The endpoint under attack: bodies, connections and clients that nobody should send; others go on undisturbed.
 
 Mutations seen red: a body kept although it is too large; no limit on the time of a head, of a body, or on connections; a
-client that leaves in a stream taken for one that got its answer; closed sessions that are kept for ever; sockets with Nagle.
+client that leaves in a stream taken for one that got its answer; closed sessions that are kept for ever; sockets with Nagle;
+what is still owed at the end of an answer not expected.
 """
 
 import http.client
