@@ -4,7 +4,7 @@ The same run with agents that ask the same and are polite is what it is compared
 weights that were trained on them. Failed attempts are not repeated, so that the engine's passes are of the same episodes.
 
 Mutations seen red: a program that takes too long taken for one that failed; bodies kept though they are too large; a program's output
-kept whole; programs not killed; no limit on the time of a head.
+kept whole; programs neither killed nor ended with the thread that started them; no limit on the time of a head.
 """
 
 import gc
