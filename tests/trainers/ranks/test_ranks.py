@@ -2,7 +2,8 @@
 
 Mutations seen red: loss not multiplied by the number of ranks; denominator of the rank alone; group
 statistics of the rank alone; no dummy row on a rank without rows; evaluation through the repeating
-sampler, or in unequal numbers of parts on a shared vLLM; ranks that agree with themselves alone. With
+sampler, or in unequal numbers of parts on a shared vLLM; ranks that agree with themselves alone; the second
+rank's episodes from the seeds of the first. With
 FSDP2: nothing gathered, or never sharded again; fewer micro-batches on one rank; gradients not taken as
 shards; a reference that is not sharded; log-probabilities in bfloat16.
 """
