@@ -3,9 +3,9 @@
     python -m tests.kill_resume                      # 8 kills of each kind of run
     python -m tests.kill_resume --kills 2 --seed 7 --kinds grpo ppo-lora
 
-The kinds: GRPO and PPO, all of whose parameters are trained, and the same with LoRA, environments in processes of their own
-(or threads), four batches accumulated and ``rollout_order="rounds"``; PPO's critic is a second model, then a second adapter.
-All have several updates a rollout.
+The kinds: GRPO and PPO, all of whose parameters are trained; GRPO on an agent that is a program; and the first two with LoRA,
+environments in processes of their own (or threads), four batches accumulated and ``rollout_order="rounds"``; PPO's critic is
+a second model, then a second adapter. All have several updates a rollout.
 
 Every fourth kill is aimed at a checkpoint that is being written, every fourth at the clean-up after it, every
 fourth at a step of the second epoch; the others fall anywhere. A run that was killed before its first checkpoint
@@ -32,8 +32,10 @@ import torch
 from peft import LoraConfig
 from transformers.trainer_utils import get_last_checkpoint
 
+from agentic_trl import AgentEnv
 from agentic_trl.trainers.run.checkpoints import PARTIAL
 from tests.tiny import make_trainer
+from tests.trainers.agents.runs import COMMAND
 from tests.trainers.run.outcomes import differences, outcome
 from tests.trainers.update.ppo_tools import make_ppo
 
@@ -66,6 +68,13 @@ LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
 KINDS = {
     "grpo": lambda folder: make_trainer(folder, method="planpo", beta=0.05, **KNOBS),
     "ppo": lambda folder: make_ppo(folder, **KNOBS),
+    "agent": lambda folder: make_trainer(
+        folder,
+        method="planpo",
+        environment=AgentEnv(command=COMMAND),
+        rollout_order="rounds",
+        **KNOBS,
+    ),
     "grpo-lora": lambda folder: make_trainer(
         folder, method="so-grpo", beta=0.05, peft_config=LORA, env_worker_kind="thread", **WORKERS
     ),

@@ -122,15 +122,18 @@ def make_trainer(
     model=None,
     peft_config=None,
     environment=Countdown,
+    tokenizer=None,
+    train_dataset=None,
     **changes,
 ):
     """A trainer with a callback that keeps gradients."""
-    gradients = Gradients()
+    gradients, given = Gradients(), sets_in({"train_dataset": train_dataset})
     trainer = cls(
         make_model() if model is None else model,
-        make_args(tmp_path, **changes),
+        make_args(tmp_path, given=given, **changes),
         environment=environment,
-        processing_class=make_tokenizer(),
+        train_dataset=train_dataset,
+        processing_class=make_tokenizer() if tokenizer is None else tokenizer,
         peft_config=peft_config,
         callbacks=[gradients],
     )

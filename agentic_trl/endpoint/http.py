@@ -67,6 +67,12 @@ class GuardedProtocol(H11Protocol):
         elif self._head is None:
             self._expect_head()
 
+    def on_response_complete(self) -> None:
+        """Note the end of an answer: the rest of a body that nobody reads, or a head that has begun, has to come."""
+        super().on_response_complete()
+        if self._head is None and self._owes():
+            self._expect_head()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Note the end of the connection.
 

@@ -1,7 +1,8 @@
 """The endpoint under attack: bodies, connections and clients that nobody should send; others go on undisturbed.
 
 Mutations seen red: a body kept although it is too large; no limit on the time of a head, of a body, or on connections; a
-client that leaves in a stream taken for one that got its answer; closed sessions that are kept for ever; sockets with Nagle.
+client that leaves in a stream taken for one that got its answer; closed sessions that are kept for ever; sockets with Nagle;
+what is still owed at the end of an answer not expected.
 """
 
 import http.client
@@ -131,6 +132,35 @@ def test_a_body_that_was_refused_and_goes_on(hello, monkeypatch):
                 line.sendall(b"x")
                 time.sleep(0.05)
         assert time.monotonic() - began < 5
+
+
+def test_a_body_that_was_refused_and_does_not_come(hello, monkeypatch):
+    monkeypatch.setattr(endpoint_http, "HEAD_SECONDS", 0.3)
+    with socket.create_connection(address(hello.endpoint), timeout=10) as line:
+        line.sendall(
+            f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{{".encode()
+        )
+        assert heard_on(line)[0] == 401
+        assert closed(line)
+
+
+def test_half_a_head_behind_a_request(monkeypatch):
+    """It came while the request was being answered."""
+    monkeypatch.setattr(endpoint_http, "HEAD_SECONDS", 0.3)
+    wait = threading.Event()
+    with served(wait=wait) as one, socket.create_connection(address(one.endpoint), 10) as line:
+        line.sendall(raw_request(CHAT, {"messages": USER}, one.key) + b"POST / HTT")
+        quiet_until(lambda: one.asked)
+        wait.set()
+        assert heard_on(line)[0] == 200
+        assert closed(line)
+
+
+def quiet_until(true):
+    end = time.monotonic() + 20
+    while not true() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert true()
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST / HTT", b"POST / HTTP/1.1\r\nHost: x\r\nA: "])

@@ -72,7 +72,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """Return the failure of a call that raised, also if the error itself cannot be shown."""
+        """Return the failure of a call that raised, also if the error itself cannot be shown; a ``TimeoutError`` took too long."""
         kind = type(error).__name__
         try:
             said = str(error)
@@ -82,7 +82,8 @@ class Failure:
             trace = "".join(traceback.format_exception(error))
         except BaseException:  # a stranger's attributes
             trace = ""
-        return cls(error=f"{kind}: {said}", traceback=trace)
+        late = isinstance(error, TimeoutError)
+        return cls(error=f"{kind}: {said}", traceback=trace, timeout=late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

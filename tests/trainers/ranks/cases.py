@@ -3,8 +3,10 @@
 import random
 from dataclasses import replace
 
+from agentic_trl import AgenticGRPOTrainer, AgenticPPOTrainer
 from agentic_trl.types import StopReason
 from tests.tiny import scripted_trajectories, scripted_trajectory
+from tests.trainers.agents.runs import loop, make_run, summary
 
 SCRIPTED_CASES = (
     "plain",
@@ -45,6 +47,51 @@ KNOBS = {
     "ppo_lora": PPO,
     "steppo_dead": PPO | {"method": "steppo"},
 }
+
+AGENTS = {
+    "agents": {"program": summary, "beta": 0.1},
+    "agents_ppo": {"program": loop, "ppo": True, "critic_learning_rate": 0.1},
+}
+SGD = {"max_steps": 2, "optim": "sgd", "learning_rate": 1.0}
+
+
+class Plays:
+    """Keeps all episodes."""
+
+    episodes = ()
+
+    def play(self, starts, **more):
+        found = super().play(starts, **more)
+        self.episodes = [*self.episodes, *map(said_by, found)]
+        return found
+
+
+class PlaysGRPO(Plays, AgenticGRPOTrainer):
+    """GRPO."""
+
+
+class PlaysPPO(Plays, AgenticPPOTrainer):
+    """PPO."""
+
+    trajectories = None
+
+
+def said_by(one):
+    """An episode without what rounding or the clock moves."""
+    return (
+        one.group,
+        one.member,
+        one.stop.value,
+        one.score,
+        [turn.response_ids for turn in one.turns],
+    )
+
+
+def agent_run(name, folder, size, **changes):
+    """A run of two steps on an agent, with so many episodes a step on each rank."""
+    knobs = AGENTS[name]
+    cls = PlaysPPO if "ppo" in knobs else PlaysGRPO
+    return make_run(folder, cls=cls, **knobs, **SGD, per_device_train_batch_size=size, **changes)
 
 
 def episodes_of(name):

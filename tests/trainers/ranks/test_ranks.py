@@ -2,7 +2,8 @@
 
 Mutations seen red: loss not multiplied by the number of ranks; denominator of the rank alone; group
 statistics of the rank alone; no dummy row on a rank without rows; evaluation through the repeating
-sampler, or in unequal numbers of parts on a shared vLLM; ranks that agree with themselves alone. With
+sampler, or in unequal numbers of parts on a shared vLLM; ranks that agree with themselves alone; the second
+rank's episodes from the seeds of the first. With
 FSDP2: nothing gathered, or never sharded again; fewer micro-batches on one rank; gradients not taken as
 shards; a reference that is not sharded; log-probabilities in bfloat16.
 """
@@ -19,10 +20,12 @@ from tests.paths import ROOT
 from tests.tiny import largest_difference, make_trainer, scripted
 from tests.tolerances import assert_rounding, tolerance
 from tests.trainers.ranks.cases import (
+    AGENTS,
     LORA_CASES,
     PPO_CASES,
     SCRIPTED_CASES,
     SHARDED_CASES,
+    agent_run,
     episodes_of,
 )
 from tests.trainers.update.ppo_tools import make_ppo
@@ -190,6 +193,37 @@ def check_played(result, played):
         assert one
     # Three steps of a norm of .05 each.
     assert_rounding(result["weights"], played["weights"], scale=0.15, **SUMS)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_agents_on_two_ranks_are_played_and_trained_as_on_one(tmp_path, replicated, name):
+    check_agents(tmp_path, name, replicated[name])
+
+
+def test_agents_with_sharded_parameters_are_played_and_trained_as_on_one(tmp_path, sharded):
+    check_agents(tmp_path, "agents", sharded["agents"])
+
+
+def check_agents(folder, name, both):
+    """The same tokens, sampled at endpoints of the ranks' own, and the same gradients."""
+    alone = agent_run(name, folder, 8)
+    alone.train()
+    assert len(set(both["urls"])) == 2
+    assert len(alone.episodes) == 16
+    assert sorted(both["episodes"]) == sorted(alone.episodes)
+    assert {one[2] for one in alone.episodes} == {"terminated"}
+    assert len(both["gradients"]) == len(alone.gradients.steps) == 2
+    for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
+        assert_rounding(two, one, **SUMS)
+    for one, two in zip(getattr(alone, "critic_gradients", []), both["critic"], strict=True):
+        assert_rounding(two, one, **SUMS)
+    for metric in ("return", "rollout/rewritten_rows", "tokens_per_episode"):
+        one, two = (
+            [e[metric] for e in log if metric in e]
+            for log in (alone.state.log_history, both["metrics"])
+        )
+        assert one == pytest.approx(two)
+        assert len(one) == 2
 
 
 def test_sharded_parameters_reach_a_vllm_server(sharded):

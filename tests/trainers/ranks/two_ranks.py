@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from agentic_trl.batching import unsampled_row
+from agentic_trl.endpoint.server import shared_endpoint
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.model.forward import token_logprobs
 from agentic_trl.trainers.ranks.sharded import gathered
@@ -26,10 +27,12 @@ from agentic_trl.trainers.run import checkpoints
 from agentic_trl.trainers.update.rows import with_old_logprobs
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
 from tests.trainers.ranks.cases import (
+    AGENTS,
     LORA_CASES,
     PPO_CASES,
     SCRIPTED_CASES,
     SHARDED_CASES,
+    agent_run,
     episodes_of,
 )
 from tests.trainers.run.outcomes import differences, outcome
@@ -120,6 +123,20 @@ def ppo_case(name, folder):
     return {
         "gradients": gradients_of(trainer),
         "critic": trainer.critic_gradients,
+        "metrics": trainer.state.log_history,
+    }
+
+
+def agent_case(name, folder, **changes):
+    """An agent's episodes: what was played on both ranks, from which endpoints, and what came of it."""
+    trainer = agent_run(name, folder, 4, **changes)
+    check_world(trainer)
+    trainer.train()
+    return {
+        "episodes": gather_object(trainer.episodes),
+        "urls": gather_object([shared_endpoint().base_url]),
+        "gradients": gradients_of(trainer),
+        "critic": getattr(trainer, "critic_gradients", []),
         "metrics": trainer.state.log_history,
     }
 
@@ -222,6 +239,7 @@ def sharded_cases(folder):
             "play": play_case(folder / "play", **SHARDED),
             "vllm": vllm_case(folder / "vllm", **SHARDED),
             "resume": sharded_resume(folder / "resume"),
+            "agents": agent_case("agents", folder / "agents", **SHARDED),
         }
 
 
@@ -344,6 +362,7 @@ def replicated_cases(folder):
         "reports": reports_case(folder / "reports"),
         **{name: scripted_case(name, folder / name) for name in SCRIPTED_CASES},
         **{name: ppo_case(name, folder / name) for name in PPO_CASES},
+        **{name: agent_case(name, folder / name) for name in AGENTS},
     }
 
 

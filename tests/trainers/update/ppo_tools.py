@@ -58,16 +58,26 @@ class CriticGradients(TrainerCallback):
         self.steps.append([None if g is None else g.clone() for g in found])
 
 
-def make_ppo(tmp_path, trajectories=None, *, peft=False, **changes):
+def make_ppo(
+    tmp_path,
+    trajectories=None,
+    *,
+    peft=False,
+    cls=ScriptedPPO,
+    model=None,
+    environment=Countdown,
+    tokenizer=None,
+    **changes,
+):
     base = make_args(tmp_path)
     knobs = {name: getattr(base, name) for name in KEPT}
     torch.manual_seed(0)
     gradients = Gradients()
-    trainer = ScriptedPPO(
-        make_model(),
+    trainer = cls(
+        make_model() if model is None else model,
         AgenticPPOConfig(**{**knobs, "num_generations": 4, **changes}),
-        environment=Countdown,
-        processing_class=make_tokenizer(),
+        environment=environment,
+        processing_class=make_tokenizer() if tokenizer is None else tokenizer,
         peft_config=LoraConfig(**LORA) if peft else None,
         callbacks=[gradients],
     )
