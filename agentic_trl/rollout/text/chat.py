@@ -137,11 +137,31 @@ class Conversation:
         self.messages = [*self.messages[:known], *self._recognised(rest, at)]
         return self._next(self.messages)
 
-    def fork(self) -> "Conversation":
-        """Return a conversation that is the same up to here and goes its own way."""
+    def fork(self, behind: str = "") -> "Conversation":
+        """Return a conversation that is the same up to here and goes its own way.
+
+        Args:
+            behind: What a program wrote behind the last response, as the method ``behind`` returns it.
+        """
         other = copy.copy(self)
         other.messages, other._sent = list(self.messages), list(self._sent)
+        if behind:
+            last = self.messages[-1]
+            other.messages[-1] = {**last, "content": last["content"].strip() + behind}
         return other
+
+    def behind(self, message: Message) -> str | None:
+        """Return what a message writes behind the last response, escaped; ``None`` if it does not begin with it.
+
+        Args:
+            message: A plain message.
+        """
+        last = self.messages[-1]
+        said, text = last["content"].strip(), self._chat.escape(message["content"].strip())
+        calls = last.get("tool_calls") or message.get("tool_calls")
+        if self._end or calls or message["role"] != "assistant":
+            return None
+        return text[len(said) :] if said and text.startswith(said) else None
 
     def know(self, others: Sequence["Conversation"]) -> None:
         """Recognise messages that were sampled in other conversations.

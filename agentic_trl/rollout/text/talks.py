@@ -4,7 +4,8 @@ Contract:
 
 - A request is a whole list of messages. It goes on from a response whose own request and text, as messages, are the
   beginning of the list; from the latest one of the longest. Messages are equal if role, text (but for white space at
-  its ends) and calls (as JSON values) are.
+  its ends) and calls (as JSON values) are. A response that no end-of-turn token ended may also be the beginning of
+  a longer message: what the program wrote behind it is put behind its ids.
 - If it is the first to go on from there, it continues the conversation, and its prompt extends that of the response
   where the template allows. Otherwise it opens a conversation, a row of its own, from the same ids.
 - A list that repeats no response (the first one, a sub-agent's, a summary) opens a conversation; what it holds of
@@ -80,12 +81,12 @@ class Talks:
             TemplateError: If the template refuses the messages.
         """
         self._asked = tuple(_key(one) for one in messages)
-        spot = self._furthest()
+        spot, behind = self._furthest(messages)
         if spot is None:
             self.conversation = Conversation(self._chat, prefill=self._prefill)
             self.conversation.know([one.conversation for one in self._spots])
         else:
-            self.conversation = spot.conversation.fork()
+            self.conversation = spot.conversation.fork(behind)
         self.conversation.calls = self._calls
         known = 0 if spot is None else len(spot.said)
         prompt = self.conversation.prompt(messages, tools, known=known)
@@ -95,6 +96,8 @@ class Talks:
             prompt = Prompt(prompt.context_ids, prompt.context_ids, extends=False)
         else:
             self.number = spot.number
+        if behind:
+            self.messages.append({"role": "assistant", "content": behind})
         self.messages += self.conversation.messages[known:]
         if spot is not None:
             spot.followed = True
@@ -128,13 +131,18 @@ class Talks:
             if not spot.followed and spot.context in taken
         ]
 
-    def _furthest(self) -> _Spot | None:
-        found = None
+    def _furthest(self, messages: Sequence[Mapping[str, Any]]) -> tuple[_Spot | None, str]:
+        """Return the response that is gone on from, and what is written behind it in the same message."""
+        found, written, most = None, "", (0, 0)
         for spot in self._spots:
             size = len(spot.said)
-            if spot.said == self._asked[:size] and (found is None or size >= len(found.said)):
-                found = spot
-        return found
+            if size > len(self._asked) or spot.said[:-1] != self._asked[: size - 1]:
+                continue
+            same = spot.said[-1] == self._asked[size - 1]
+            behind = "" if same else spot.conversation.behind(messages[size - 1])
+            if behind is not None and (size, -len(behind)) >= most:
+                found, written, most = spot, behind, (size, -len(behind))
+        return found, written
 
 
 def _key(message: Mapping[str, Any]) -> tuple[Any, ...]:
