@@ -158,8 +158,7 @@ class Conversation:
         """
         last = self.messages[-1]
         said, text = last["content"].strip(), self._chat.escape(message["content"].strip())
-        calls = last.get("tool_calls") or message.get("tool_calls")
-        if self._end or calls or message["role"] != "assistant":
+        if self._end or message["role"] != "assistant" or "tool_calls" in {**last, **message}:
             return None
         return text[len(said) :] if said and text.startswith(said) else None
 
