@@ -1,7 +1,4 @@
-"""The scripts of the page run as they stand, one after another, and train two steps each.
-
-Mutations seen red: an argument of a framework misspelt; an import from where nothing is; a script that does not train.
-"""
+"""The scripts of the page run as they stand, one after another, and train two steps each."""
 
 import runpy
 

@@ -1,6 +1,6 @@
 """Public agent frameworks before a scripted policy: what they call, and what becomes of their lists of messages.
 
-Mutations seen red: see the bottom.
+Mutations seen red: what is written behind a response not recognised; reasoning without a signature.
 """
 
 import json
