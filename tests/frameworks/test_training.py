@@ -1,4 +1,7 @@
-"""Public agent frameworks, trained for two steps with a tiny policy whose vocabulary has whole calls of the tool."""
+"""Public agent frameworks, trained for two steps with a tiny policy whose vocabulary has whole calls of the tool.
+
+Mutation seen red: another count of sampled tokens told.
+"""
 
 import math
 from collections import Counter
