@@ -5,21 +5,22 @@ VENV := .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 ENVS := .venv-envs
+FRAMEWORKS := .venv-frameworks
 EXTRAS := scienceworld,textworld,alfworld,textarena,reasoning-gym,openenv
 # Tiny models: two threads are slower than one.
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: quickstart test check lint types slow gpu test-vllm test-envs test-deepspeed clean
+.PHONY: quickstart test check lint types slow gpu test-vllm test-envs test-frameworks test-deepspeed clean
 
 quickstart: $(VENV)/installed  ## Train the embedded policy with PlanPO and GRPO, print a table
 	$(BIN)/python recipes/quickstart.py
 
 test: check  ## Lint, types, import layers, tests: all that CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not vllm and not envs and not deepspeed"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not vllm and not envs and not frameworks and not deepspeed"
 
 slow: $(VENV)/installed-dev  ## Tests over 10 s
-	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not envs and not deepspeed"
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not envs and not frameworks and not deepspeed"
 
 gpu: $(VENV)/installed-dev  ## Tests that need CUDA
 	$(BIN)/python -m pytest -m gpu -s
@@ -33,6 +34,9 @@ test-deepspeed: .venv-deepspeed/installed  ## Tests with DeepSpeed on the CPU, i
 test-envs: $(ENVS)/installed-envs  ## Benchmarks and other people's environments, in a venv of their own (Java 9+ for one)
 	$(ENVS)/bin/python -m pytest -m envs tests/environments/adapters
 	$(ENVS)/bin/python -m pytest tests/environments/adapters/test_mcp.py tests/environments/adapters/test_mcp_servers.py
+
+test-frameworks: $(FRAMEWORKS)/installed  ## Agent frameworks, in a venv of their own
+	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
 
 check: lint types
 
@@ -81,5 +85,11 @@ $(ENVS)/installed-envs: pyproject.toml $(CONSTRAINTS)
 	$(ENVS)/bin/python -m pip install --quiet --constraint $(ENVS)/constraints.txt --editable ".[dev,$(EXTRAS)]"
 	touch $@
 
+$(FRAMEWORKS)/installed: tests/frameworks/requirements.txt pyproject.toml $(CONSTRAINTS)
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]" --requirement tests/frameworks/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(ENVS) .venv-vllm .venv-deepspeed outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ENVS) $(FRAMEWORKS) .venv-vllm .venv-deepspeed outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

@@ -43,7 +43,10 @@ PAGES = [
 PAGES += [ROOT / "recipes" / "README.md", ROOT / "recipes" / "benchmarks" / "README.md"]
 PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 
-ELSEWHERE = {"CONTRIBUTING.md": "its files and names are made by tests/test_contributing.py"}
+ELSEWHERE = {
+    "CONTRIBUTING.md": "its files and names are made by tests/test_contributing.py",
+    "docs/agent_frameworks.md": "agent frameworks; run by tests/frameworks/test_page.py",
+}
 """Pages whose Python runs in another test."""
 
 NOT_RUN = {

@@ -19,7 +19,7 @@ from tests.trainers.config.trl_contract_tables import ATTRIBUTES
 from tests.trainers.update.ppo_tools import make_ppo
 
 PAGE = (ROOT / "docs" / "design.md").read_text()
-MOST = {"trainers": (10, 6, 24), "rollout": (9, 5, 21), "environments": (10, 3, 11)}
+MOST = {"trainers": (10, 6, 24), "rollout": (8, 5, 17), "environments": (10, 3, 11)}
 """Rooms, levels and arrows that a subpackage has at most."""
 
 

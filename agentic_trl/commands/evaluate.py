@@ -10,7 +10,7 @@ from typing import Any
 import rich
 
 from agentic_trl.assets import tiny_policy
-from agentic_trl.command_line import naming, prepare_file
+from agentic_trl.command_line import json_object, naming, prepare_file
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.viewer import render_trajectory
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--environment", required=True, help="registered id, module:Class or module:id"
     )
-    parser.add_argument("--environment_kwargs", type=_object, default={}, help="JSON object")
+    parser.add_argument("--environment_kwargs", type=json_object, default={}, help="JSON object")
     parser.add_argument(
         "--tasks", type=_rows, default=None, help="JSON lines; unset makes num_tasks"
     )
@@ -93,21 +93,6 @@ def run(words: Sequence[str]) -> int:
 def _absolute(path: str) -> Path:
     """Return a path that holds wherever the environment goes."""
     return Path(path).absolute()
-
-
-def _object(text: str) -> dict[str, Any]:
-    """Return the object of a JSON text.
-
-    Raises:
-        argparse.ArgumentTypeError: If it is something else.
-    """
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"got {text[:80]!r}, expected a JSON object")
-    return value
 
 
 def _rows(path: str) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Anthropic's own client, whole and as events.
 
 Mutations seen red: results of tools behind the text of their message; thinking lost on the way back; input sent as text;
-``max_tokens`` unread; a stop reason in OpenAI's words.
+``max_tokens`` unread; a stop reason in OpenAI's words; thinking without a signature, whole and as events.
 """
 
 import anthropic
@@ -59,7 +59,7 @@ def test_calls_thinking_and_the_history(way):
         way(one, messages=[*USER, own, reply], tools=[OWN_TOOL], system="Be kind.")
         first, second = one.asked
     assert [block.type for block in answer.content] == ["thinking", "text", "tool_use"]
-    assert answer.content[0].thinking == "hm"
+    assert (answer.content[0].thinking, answer.content[0].signature) == ("hm", "sampled")
     assert (call.id, call.name, call.input) == ("call00001", "add", {"a": 1})
     assert answer.stop_reason == "tool_use"
     assert first.tools == (TOOL,)

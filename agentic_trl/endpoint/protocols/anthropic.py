@@ -66,6 +66,9 @@ FIELDS = Fields(
 )
 """The fields of a request."""
 
+_SIGNATURE = "sampled"
+"""Signature of reasoning; frameworks send a block without one back as text of the user."""
+
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ROLES = {"any": "required", "auto": "auto", "none": "none"}
 
@@ -136,9 +139,13 @@ def events(request: ChatRequest, answer: ChatAnswer) -> Iterator[Event]:
             "tool_use": ("input_json_delta", "partial_json"),
         }[kind]
         empty = {**block, name: {} if kind == "tool_use" else ""}
+        empty |= {"signature": ""} if kind == "thinking" else {}
         yield _event("content_block_start", index=index, content_block=empty)
         for one in pieces(text):
             yield _event("content_block_delta", index=index, delta={"type": delta, field: one})
+        if kind == "thinking":
+            signed = {"type": "signature_delta", "signature": _SIGNATURE}
+            yield _event("content_block_delta", index=index, delta=signed)
         yield _event("content_block_stop", index=index)
     end = {"stop_reason": _REASONS[answer.finish_reason], "stop_sequence": None}
     yield _event("message_delta", delta=end, usage={"output_tokens": answer.completion_tokens})
@@ -158,7 +165,7 @@ def _blocks(answer: ChatAnswer) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the blocks of an answer, each with the text that it is streamed as."""
     thought = answer.reasoning_content
     if thought:
-        yield {"type": "thinking", "thinking": thought, "signature": ""}, thought
+        yield {"type": "thinking", "thinking": thought, "signature": _SIGNATURE}, thought
     if answer.content:
         yield {"type": "text", "text": answer.content}, answer.content
     for call in answer.tool_calls:

@@ -31,13 +31,12 @@ from jinja2 import TemplateError
 
 from agentic_trl.chat_messages import plain_message
 from agentic_trl.rollout.text.answers import Answer, said_key
-from agentic_trl.rollout.text.chat_format import SHORT, ChatFormat, Message
+from agentic_trl.rollout.text.chat_format import ChatFormat, Message
 from agentic_trl.rollout.text.history import History, WindowHistory, full_history
 from agentic_trl.rollout.text.tool_format import shared
 from agentic_trl.rollout.text.tool_text import said_otherwise
 
 __all__ = [
-    "SHORT",
     "ChatFormat",
     "Conversation",
     "History",
@@ -92,7 +91,8 @@ class Conversation:
         self._answer: Answer | None = None
         self._context: tuple[int, ...] = ()
         self._rendered: str | None = None
-        self._seen: list[Message] = []
+        self.shown: list[Message] = []
+        """The messages that the last prompt shows."""
         self._response = ""
         self._end = ""
 
@@ -139,11 +139,30 @@ class Conversation:
         self.messages = [*self.messages[:known], *self._recognised(rest, at)]
         return self._next(self.messages)
 
-    def fork(self) -> "Conversation":
-        """Return a conversation that is the same up to here and goes its own way."""
+    def fork(self, behind: str = "") -> "Conversation":
+        """Return a conversation that is the same up to here and goes its own way.
+
+        Args:
+            behind: What a program wrote behind the last response, as the method ``behind`` returns it.
+        """
         other = copy.copy(self)
         other.messages, other._sent = list(self.messages), list(self._sent)
+        if behind:
+            last = self.messages[-1]
+            other.messages[-1] = {**last, "content": last["content"].strip() + behind}
         return other
+
+    def behind(self, message: Message) -> str | None:
+        """Return what a message writes behind the last response, escaped; ``None`` if it does not begin with it.
+
+        Args:
+            message: A plain message.
+        """
+        last = self.messages[-1]
+        said, text = last["content"].strip(), self._chat.escape(message["content"].strip())
+        if self._end or message["role"] != "assistant" or "tool_calls" in {**last, **message}:
+            return None
+        return text[len(said) :] if said and text.startswith(said) else None
 
     def know(self, others: Sequence["Conversation"]) -> None:
         """Recognise messages that were sampled in other conversations.
@@ -180,11 +199,6 @@ class Conversation:
         self.messages.append(message)
         said = answer or Answer(content=message["content"])
         self._sent.append((said.key[1:] if sent is None else said_key(sent), message))
-
-    @property
-    def shown(self) -> Sequence[Message]:
-        """The messages that the last prompt shows."""
-        return self._seen
 
     @property
     def rendered(self) -> str:
@@ -227,7 +241,7 @@ class Conversation:
         rest = self._rest(rendered)
         if rest is None and self._answer is not None:
             rest = self._rest_behind_equal(rendered, shown)
-        self._rendered, self._seen = rendered, list(shown)
+        self._rendered, self.shown = rendered, list(shown)
         if rest is None:
             self._context = self._chat.encode(rendered, first=True)
             return Prompt(self._context, self._context, extends=False)
@@ -252,7 +266,7 @@ class Conversation:
         assert self._rendered is not None
         assert self._answer is not None
         at = max((i for i, one in enumerate(shown) if one["role"] == "assistant"), default=-1)
-        if at < 0 or shown[at] != self._sent[-1][1] or list(shown[:at]) != self._seen:
+        if at < 0 or shown[at] != self._sent[-1][1] or list(shown[:at]) != self.shown:
             return None
         try:
             before = self._chat.render(shown[:at], self.tools, generation=False)

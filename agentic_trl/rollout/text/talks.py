@@ -4,7 +4,8 @@ Contract:
 
 - A request is a whole list of messages. It goes on from a response whose own request and text, as messages, are the
   beginning of the list; from the latest one of the longest. Messages are equal if role, text (but for white space at
-  its ends) and calls (as JSON values) are.
+  its ends) and calls (as JSON values) are. A response that no end-of-turn token ended may also be the beginning of
+  a longer message: what the program wrote behind it is put behind its ids.
 - If it is the first to go on from there, it continues the conversation, and its prompt extends that of the response
   where the template allows. Otherwise it opens a conversation, a row of its own, from the same ids.
 - A list that repeats no response (the first one, a sub-agent's, a summary) opens a conversation; what it holds of
@@ -56,6 +57,7 @@ class Talks:
             tuple[int, Any], int
         ] = {}  # beginnings of lists: a shorter one and the key of a message
         self._at: dict[int, _Spot] = {}  # the latest response behind each beginning
+        self._cut: dict[int, list[_Spot]] = {}  # responses to each list that no token ended
         self._asked = 0
         self._conversations = 0
         self._length = 0
@@ -86,12 +88,12 @@ class Talks:
             TemplateError: If the template refuses the messages.
         """
         keys = [_key(one) for one in messages]
-        spot = self._furthest(keys)
+        spot, behind = self._furthest(keys, messages)
         if spot is None:
             self.conversation = Conversation(self._chat, prefill=self._prefill)
             self.conversation.know([one.conversation for one in self._spots])
         else:
-            self.conversation = spot.conversation.fork()
+            self.conversation = spot.conversation.fork(behind)
         self.conversation.calls = self._calls
         known = 0 if spot is None else spot.length
         prompt = self.conversation.prompt(messages, tools, known=known)
@@ -103,6 +105,8 @@ class Talks:
             prompt = Prompt(prompt.context_ids, prompt.context_ids, extends=False)
         else:
             self.number = spot.number
+        if behind:
+            self.messages.append({"role": "assistant", "content": behind})
         self.messages += self.conversation.messages[known:]
         if spot is not None:
             spot.followed = True
@@ -127,6 +131,8 @@ class Talks:
         spot = _Spot(self.conversation, self.number, self._context, self._length + 1)
         self._spots.append(spot)
         self._at[self._node([_key(plain)], self._asked)] = spot
+        if not response.end:
+            self._cut.setdefault(self._asked, []).append(spot)
 
     def unused(self) -> list[int]:
         """Return the numbers of the responses that the program threw away, in order."""
@@ -137,16 +143,33 @@ class Talks:
             if not spot.followed and spot.context in taken
         ]
 
-    def _furthest(self, keys: Sequence[Any]) -> _Spot | None:
-        """Return the latest of the responses behind the longest beginning of a list that ends with one."""
-        found, node = None, 0
-        for key in keys:
+    def _furthest(
+        self, keys: Sequence[Any], messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[_Spot | None, str]:
+        """Return the latest of the responses behind the longest beginning of a list, and what the list writes behind it."""
+        found: _Spot | None = None
+        written, node = "", 0
+        for key, message in zip(keys, messages, strict=True):
             known = self._nodes.get((node, key))
+            spot, behind = self._at.get(known or 0), ""
+            if spot is None:
+                spot, behind = self._begun(node, message)
+            if spot is not None:
+                found, written = spot, behind
             if known is None:
                 break
             node = known
-            found = self._at.get(node, found)
-        return found
+        return found, written
+
+    def _begun(self, node: int, message: Mapping[str, Any]) -> tuple[_Spot | None, str]:
+        """Return the latest of the longest responses to a list that a message begins with, and the rest of the message."""
+        found: _Spot | None = None
+        rest = ""
+        for spot in self._cut.get(node, ()):
+            behind = spot.conversation.behind(message)
+            if behind is not None and (found is None or len(behind) <= len(rest)):
+                found, rest = spot, behind
+        return found, rest
 
     def _node(self, keys: Sequence[Any], node: int = 0) -> int:
         """Return the number of the list that has some more messages than another."""

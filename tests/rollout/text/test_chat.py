@@ -11,7 +11,8 @@ import re
 
 import pytest
 
-from agentic_trl.rollout.text.chat import SHORT, ChatFormat, Conversation, WindowHistory
+from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory
+from agentic_trl.rollout.text.chat_format import SHORT
 from tests.tokenizers import ENDS, FAMILIES, build, make, rendering, spell
 
 SYSTEM = "instructions: go up or down"
