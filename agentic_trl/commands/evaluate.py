@@ -9,7 +9,7 @@ from typing import Any
 
 import rich
 
-from agentic_trl.assets import tiny_policy
+from agentic_trl.assets import embedded
 from agentic_trl.command_line import naming, prepare_file
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.run.trajectories import trace_lines
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     parser = argparse.ArgumentParser(prog="agentic_trl evaluate", description=__doc__)
     parser.add_argument(
-        "--model", default="tiny", help="path or name; 'tiny' is the embedded policy"
+        "--model", default="tiny", help="path or name; 'tiny' and 'tiny-tools' are embedded"
     )
     parser.add_argument("--tokenizer", default=None, help="path or name; unset is the model's own")
     parser.add_argument(
@@ -72,9 +72,7 @@ def run(words: Sequence[str]) -> int:
     names = inspect.signature(evaluate).parameters.keys() & vars(options)
     given = {name: getattr(options, name) for name in names}
     with naming(options.model):
-        result = evaluate(
-            **{**given, "model": tiny_policy() if options.model == "tiny" else options.model}
-        )
+        result = evaluate(**{**given, "model": embedded(options.model)})
     for trajectory in result.trajectories[: options.show]:
         rich.print(render_trajectory(trajectory))
     if options.output is not None:
