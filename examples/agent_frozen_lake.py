@@ -36,7 +36,7 @@ if __name__ == "__main__":
         max_turns=12,
         per_device_train_batch_size=64,
         max_completion_length=40,
-        learning_rate=1e-3,
+        learning_rate=5e-4,
     )
     trainer = AgenticGRPOTrainer(tiny_policy(), args, environment=AgentEnv(solve))
     trainer.train()

@@ -9,12 +9,13 @@ versions of the libraries write the same bytes again.
 """
 
 import argparse
+import itertools
 import json
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,12 @@ class Recipe:
     layers: int = 2
     heads: int = 4
     vocabulary: int = 512
-    steps: int = 1000
+    steps: int = 900
+    right_steps: int = 600
+    """Steps at first with demonstrations in which every decision is right: numbers are copied soon."""
     batch: int = 64
     learning_rate: float = 3e-3
-    noise: float = 0.4
+    noise: float = 0.3
     """Share of random decisions."""
     turns: int = 6
     """Most responses of a demonstration."""
@@ -86,12 +89,20 @@ def main() -> None:
     began = time.time()
     rng = np.random.default_rng(recipe.seed)
     questions = tasks(HELD_OUT, HELD_OUT + recipe.questions)["question"]
+    right = [demonstration(one, replace(recipe, noise=0.0), rng) for one in questions]
     shown = [demonstration(one, recipe, rng) for one in questions]
     tokenizer = make_tokenizer(
         corpus(shown), size=recipe.vocabulary, pieces=PIECES, tags=TAGS, chat_template=CHAT_TEMPLATE
     )
     model = make_model(tokenizer, recipe)
-    clone(model, batches(ChatFormat(tokenizer), shown, recipe), recipe)
+    chat, later = ChatFormat(tokenizer), recipe.steps - recipe.right_steps
+    clone(
+        model,
+        itertools.chain(
+            batches(chat, right, recipe, recipe.right_steps), batches(chat, shown, recipe, later)
+        ),
+        recipe,
+    )
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     meta = {
@@ -170,7 +181,7 @@ def corpus(shown: Sequence[Sequence[Message]]) -> Iterator[str]:
     call = '{"name": "calculate", "arguments": {"expression": "'
     frame = ["system", "user", "assistant", "tool", "tools: calculate(expression)", "What is ", "?"]
     yield from ["\n".join([*frame, call, '"}}', "+-"])] * 2000
-    for number in range(200):
+    for number in range(120):
         yield from [str(number)] * 200
     for messages in shown:
         yield from (one["content"] for one in messages)
@@ -200,21 +211,22 @@ def encoded(chat: ChatFormat, messages: Sequence[Message]) -> tuple[list[int], l
 
 
 def batches(
-    chat: ChatFormat, shown: Sequence[Sequence[Message]], recipe: Recipe
+    chat: ChatFormat, shown: Sequence[Sequence[Message]], recipe: Recipe, steps: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield padded ids and labels.
+    """Yield padded ids and labels of rows that are about as long as each other.
 
     Args:
         chat: Format of the conversations.
         shown: The demonstrations.
-        recipe: Number and size of the batches.
+        recipe: Size of the batches.
+        steps: How many.
     """
     pad = chat.tokenizer.pad_token_id
     rows = [[torch.tensor(part) for part in encoded(chat, one)] for one in shown]
+    rows.sort(key=lambda row: len(row[0]))
     rng = np.random.default_rng([recipe.seed, 1])
-    for _ in range(recipe.steps):
-        chosen = [rows[index] for index in rng.integers(len(rows), size=recipe.batch)]
-        ids, labels = zip(*chosen, strict=True)
+    for first in rng.integers(len(rows) - recipe.batch, size=steps):
+        ids, labels = zip(*rows[first : first + recipe.batch], strict=True)
         yield (
             pad_sequence(list(ids), batch_first=True, padding_value=pad),
             pad_sequence(list(labels), batch_first=True, padding_value=-100),

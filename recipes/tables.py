@@ -169,9 +169,8 @@ def agent_runs(agent: str, method: str) -> dict[int, dict[str, Any]]:
         agent: One of ``AGENTS``.
         method: The method that it was trained with.
     """
-    default = "ppo" if method in methods_of(critic=True) else "grpo"
     lines = records.read(agent_path(agent))
-    return {one["seed"]: one for one in lines if one["knobs"].get("method", default) == method}
+    return {one["seed"]: one for one in lines if one["knobs"]["method"] == method}
 
 
 def with_table(text: str, table: str, *, name: str = NAME) -> str:

@@ -54,7 +54,7 @@ def agent(name: str) -> Agent:
     """
     if name == "calculator":
         knobs = {"max_turns": 6, "max_completion_length": 16, "max_steps": 40}
-        knobs |= {"learning_rate": 2e-3}
+        knobs |= {"learning_rate": 1e-3}
         held_out, train = agent_openai.tasks(0, 256), agent_openai.tasks(256, 4000)
         return Agent(
             solve=agent_openai.solve,
@@ -63,7 +63,7 @@ def agent(name: str) -> Agent:
             held_out=held_out,
             knobs=knobs,
         )
-    knobs = {"max_turns": 12, "max_completion_length": 40, "max_steps": 20, "learning_rate": 1e-3}
+    knobs = {"max_turns": 12, "max_completion_length": 40, "max_steps": 20, "learning_rate": 5e-4}
     train, held_out = (
         Dataset.from_list([{"seed": first_seed(split) + index} for index in range(count)])
         for split, count in (("train", 2400), ("eval", 256))
@@ -117,7 +117,7 @@ def run(name: str, method: str, seed: int) -> None:
         disable_tqdm=True,
         report_to="none",
     )
-    off_default = records.knobs_off_default((args,))
+    off_default = {"method": method, **records.knobs_off_default((args,))}
     trainer = (AgenticPPOTrainer if critic else AgenticGRPOTrainer)(
         embedded(chosen.model),
         args,
