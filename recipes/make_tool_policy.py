@@ -62,12 +62,12 @@ class Recipe:
     layers: int = 2
     heads: int = 4
     vocabulary: int = 512
-    steps: int = 900
-    right_steps: int = 600
+    steps: int = 650
+    right_steps: int = 400
     """Steps at first with demonstrations in which every decision is right: numbers are copied soon."""
     batch: int = 64
     learning_rate: float = 3e-3
-    noise: float = 0.3
+    noise: float = 0.15
     """Share of random decisions."""
     turns: int = 6
     """Most responses of a demonstration."""

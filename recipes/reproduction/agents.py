@@ -53,7 +53,7 @@ def agent(name: str) -> Agent:
         name: One of ``tables.AGENTS``.
     """
     if name == "calculator":
-        knobs = {"max_turns": 6, "max_completion_length": 16, "max_steps": 40}
+        knobs = {"max_turns": 6, "max_completion_length": 16, "max_steps": 30}
         knobs |= {"learning_rate": 1e-3}
         held_out, train = agent_openai.tasks(0, 256), agent_openai.tasks(256, 4000)
         return Agent(

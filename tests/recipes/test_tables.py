@@ -7,6 +7,7 @@ Changes of the code that turned these tests red, each tried once:
   length or learning rate accepted: ``test_table_by_hand``, each.
 - A record of GRPO counted for every method of its recipe: ``test_table_by_hand``.
 - ``num_iterations`` left out of ``updates``: ``test_updates``.
+- Records of any method, the first of a seed, intervals of another number of tasks: ``test_agents_by_hand``, each.
 """
 
 import importlib.util

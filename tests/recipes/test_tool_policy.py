@@ -1,7 +1,8 @@
 """The embedded tool policy: what it was shown is what a rollout has, its demonstrator by hand, where it starts, that it learns.
 
-Mutations seen red: labels on observations; the newline behind a response left in its row; a demonstrator that answers a
-call too early; guesses with numbers that are not in sight; a result before its call; a policy of other weights.
+Mutations seen red: labels on observations; the newline behind a response left in its row; a demonstrator that answers after
+one call; guesses with a number that is not in sight; a tool that subtracts; a template without the text of messages; training
+questions among the held-out ones.
 """
 
 import json
