@@ -67,7 +67,7 @@ def test_demonstrations_are_rows_of_a_rollout():
     rollout = {"chat": form, "stop_ids": frozenset({form.tokenizer.eos_token_id})}
     seen = set()
     for _ in range(8):
-        shown = maker.demonstration(QUESTION, maker.Recipe(), rng)
+        shown = maker.demonstration(QUESTION, maker.Recipe(noise=0.5), rng)
         ids, labels = maker.encoded(form, shown)
         limits = Limits(max_tokens_per_turn=16)
         (one,) = collect(
@@ -120,7 +120,7 @@ def test_held_out_questions_are_others():
     assert len({*held_out, *shown}) == 12000
     answers = tasks(0, 256)["answer"]
     assert min(answers) > 0
-    assert max(np.bincount(answers)) == 8  # the best guess is right in 3 %
+    assert max(np.bincount(answers)) == 10  # the best guess is right in 4 %
 
 
 def test_short_names():
@@ -137,14 +137,14 @@ def test_it_is_small_and_starts_where_it_says():
         name: getattr(maker.Recipe(), name) for name in maker.Recipe.__dataclass_fields__
     }
     stated = meta["held_out"]["sampled"]["success_rate"]
-    assert 0.05 <= stated <= 0.2
+    assert 0.2 <= stated <= 0.45
     found = evaluate(tool_policy(), AgentEnv(solve), tasks=list(tasks(0, HELD_OUT)), **LIMITS)
-    # A standard error of 128 episodes at .1 is .027.
-    assert found.metrics["success_rate"] == pytest.approx(stated, abs=0.08)
+    # Of 128 sampled episodes, of which another rounding plays some otherwise: a standard error is .04.
+    assert found.metrics["success_rate"] == pytest.approx(stated, abs=0.12)
     assert found.metrics.get("invalid_action_rate", 0.0) < 0.02
-    assert found.metrics["turns/mean"] == pytest.approx(
-        meta["held_out"]["sampled"]["turns/mean"], abs=0.4
-    )
+    turns = meta["held_out"]["sampled"]["turns/mean"]
+    # Turns deviate by 1 from episode to episode: a standard error is .09.
+    assert found.metrics["turns/mean"] == pytest.approx(turns, abs=0.4)
 
 
 @pytest.mark.slow
@@ -159,7 +159,7 @@ def test_it_learns_through_the_endpoint(tmp_path):
         per_device_train_batch_size=64,
         per_device_eval_batch_size=HELD_OUT,
         num_generations_eval=1,
-        learning_rate=2e-3,
+        learning_rate=1e-3,
         use_cpu=True,
         bf16=False,
         save_strategy="no",
@@ -175,5 +175,4 @@ def test_it_learns_through_the_endpoint(tmp_path):
     before = trainer.evaluate()["eval_success_rate"]
     trainer.train()
     after = trainer.evaluate()["eval_success_rate"]
-    # .1 to .4 in a full run; four standard errors of the difference are .2.
-    assert after > before + 0.15
+    assert after > before + 0.2  # four standard errors of the difference
