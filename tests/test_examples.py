@@ -11,7 +11,7 @@ import pytest
 from tests.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
-LONG = ("agent_frozen_lake.py", "custom_method.py", "lora_single_gpu.py")
+LONG = ("agent_frozen_lake.py", "agent_openai.py", "custom_method.py", "lora_single_gpu.py")
 """Examples that the slow lane runs."""
 
 
