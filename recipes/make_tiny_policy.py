@@ -10,6 +10,7 @@ versions of the libraries write the same bytes again.
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tiny_tokenizer import make_tokenizer
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
@@ -39,6 +39,9 @@ from agentic_trl.rollout.env_pool.env_attributes import read_setup
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits, Start
 from agentic_trl.rollout.text.chat import ChatFormat, Conversation, WindowHistory
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
+from recipes.tiny_tokenizer import make_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ def main() -> None:
     corpus += [setup.system, setup.complaint, "system\nuser\nassistant\n"] * 200
     tokenizer = make_tokenizer(corpus, size=recipe.vocabulary)
     model = make_model(tokenizer, recipe)
-    clone(model, tokenizer, places, recipe)
+    clone(model, batches(tokenizer, places, recipe), recipe)
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
     numbers = held_out(output)
@@ -135,8 +138,13 @@ def answer(place: Situation, recipe: Recipe, rng: np.random.Generator) -> str:
     return f"<think>{' '.join(said)}</think><action>{action}</action>"
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCausalLM:
-    """Return an untrained model."""
+def make_model(tokenizer: PreTrainedTokenizerFast, recipe: Any) -> LlamaForCausalLM:
+    """Return an untrained model.
+
+    Args:
+        tokenizer: Its tokenizer.
+        recipe: Has ``hidden_size``, ``intermediate_size``, ``layers`` and ``heads``.
+    """
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=recipe.hidden_size,
@@ -155,19 +163,22 @@ def make_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> LlamaForCa
 
 
 def clone(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    places: list[Situation],
-    recipe: Recipe,
+    model: LlamaForCausalLM, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], recipe: Any
 ) -> None:
-    """Train on the demonstrations; only the answers carry loss."""
+    """Train on the demonstrations; only the answers carry loss.
+
+    Args:
+        model: The model.
+        batches: Padded ids and labels of each step.
+        recipe: Has ``learning_rate`` and ``steps``.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, recipe.learning_rate, total_steps=recipe.steps, pct_start=0.1
     )
     model.train()
-    for step, (ids, labels) in enumerate(batches(tokenizer, places, recipe)):
-        mask = (ids != tokenizer.pad_token_id).long()
+    for step, (ids, labels) in enumerate(batches):
+        mask = (ids != model.config.pad_token_id).long()
         hidden = model.model(input_ids=ids, attention_mask=mask).last_hidden_state[:, :-1]
         carries = labels[:, 1:] != -100
         loss = cross_entropy(model.lm_head(hidden[carries]), labels[:, 1:][carries])

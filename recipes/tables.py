@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
+from agentic_trl.evaluation import wilson_interval
 from agentic_trl.methods import methods_of
 from recipes import records
 
@@ -21,6 +22,9 @@ NAME = "frozen_lake"
 SEEDS = (0, 1, 2)
 ROLLOUTS = 30
 """Rollouts of a run of the table: half of the recipes' own."""
+
+AGENTS = {"calculator": ("grpo", "planpo", "steppo"), "frozen_lake": ("planpo",)}
+"""Agents behind the endpoint, and the methods that they are trained with."""
 
 FREE = frozenset({"output_dir", "seed", "max_steps", "logging_steps"})
 """Keys of a recipe that runs of the table may set otherwise."""
@@ -66,8 +70,9 @@ ROWS = (
 
 
 def main() -> None:
-    """Write the table into the README."""
+    """Write the tables into the README."""
     text = with_table(README.read_text(encoding="utf-8"), render(ROWS))
+    text = with_table(text, render_agents(), name="agents")
     README.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -130,17 +135,56 @@ def updates(knobs: Mapping[str, Any]) -> int:
     return int(knobs.get("num_iterations", 1) * steps // accumulated)
 
 
-def with_table(text: str, table: str) -> str:
+def render_agents() -> str:
+    """Return the table of agents behind the endpoint: each seed before and after, with 95 % intervals."""
+    lines = ["| agent | method | seed | before (95 % interval) | after | turns a success |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for name, methods in AGENTS.items():
+        for method in methods:
+            found = agent_runs(name, method)
+            for seed in SEEDS:
+                run = found.get(seed)
+                cells = [DASH, DASH, DASH]
+                if run is not None:
+                    cells = [_with_interval(run["before"]), _with_interval(run["after"])]
+                    turns = [_mean([run[one]], "turns/success_mean") for one in ("before", "after")]
+                    cells.append(" to ".join(turns))
+                lines.append(f"| {name} | {method} | {seed} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def agent_path(agent: str) -> Path:
+    """Return the file of the records of an agent behind the endpoint.
+
+    Args:
+        agent: One of ``AGENTS``.
+    """
+    return records.RESULTS / f"agent-{agent}.jsonl"
+
+
+def agent_runs(agent: str, method: str) -> dict[int, dict[str, Any]]:
+    """Return the records of an agent by seed: of several with a seed the last.
+
+    Args:
+        agent: One of ``AGENTS``.
+        method: The method that it was trained with.
+    """
+    lines = records.read(agent_path(agent))
+    return {one["seed"]: one for one in lines if one["knobs"]["method"] == method}
+
+
+def with_table(text: str, table: str, *, name: str = NAME) -> str:
     """Return a text with another table between its comments.
 
     Args:
         text: Content of the README.
         table: What ``render`` returned.
+        name: Name of the table.
 
     Raises:
         ValueError: If the comments are missing.
     """
-    first, last = f"<!-- table: {NAME} -->\n", f"\n<!-- end of {NAME} -->"
+    first, last = f"<!-- table: {name} -->\n", f"\n<!-- end of {name} -->"
     if text.count(first) != 1 or text.count(last) != 1:
         raise ValueError(
             f"Got a text without {first.strip()} and {last.strip()}, once each; put them around the table."
@@ -173,6 +217,12 @@ def _mean(counts: Sequence[Mapping[str, Any]], metric: str) -> str:
 def _rate(counts: Mapping[str, Any]) -> str:
     """Return a success rate as the table writes it: ``.906``."""
     return _three(counts["successes"] / counts["episodes"])
+
+
+def _with_interval(counts: Mapping[str, Any]) -> str:
+    """Return a success rate with its interval: ``.500 (.439 to .561)``."""
+    low, high = wilson_interval(counts["successes"] / counts["episodes"], counts["tasks"])
+    return f"{_rate(counts)} ({_three(low)} to {_three(high)})"
 
 
 def _three(rate: float) -> str:

@@ -33,8 +33,8 @@ from agentic_trl import (
     AgenticGRPOTrainer,
     AgenticPPOConfig,
     AgenticPPOTrainer,
-    tiny_policy,
 )
+from agentic_trl.assets import embedded
 from agentic_trl.command_line import fail, find_user_modules, is_for_users, naming
 from agentic_trl.methods import methods_of
 from agentic_trl.old_names import KNOBS, new_flags
@@ -203,7 +203,7 @@ def parse(arguments: Sequence[str]) -> Parsed:
             )
     if not parsed[2].model_name_or_path:
         raise UsageError(
-            "No model is named: set `model_name_or_path` to a name, a path, or 'tiny'."
+            "No model is named: set `model_name_or_path` to a name, a path, 'tiny' or 'tiny-tools'."
         )
     refuse_unread(parsed[2])
     for config in parsed:
@@ -297,10 +297,9 @@ def build(recipe: RecipeArguments, args: AgenticGRPOConfig, model: ModelConfig) 
     if model.attn_implementation:
         loading["attn_implementation"] = model.attn_implementation
     args.model_init_kwargs = {**loading, **(args.model_init_kwargs or {})}
-    tiny = model.model_name_or_path == "tiny"
     trainer_class = AgenticPPOTrainer if isinstance(args, AgenticPPOConfig) else AgenticGRPOTrainer
     trainer = trainer_class(
-        tiny_policy() if tiny else model.model_name_or_path,
+        embedded(model.model_name_or_path),
         args,
         environment=recipe.environment,
         peft_config=get_peft_config(model),

@@ -1,6 +1,7 @@
-"""Files that ship with the package: the tiny policy of the quickstart and of the tests.
+"""Files that ship with the package: the tiny policy of the quickstart and of the tests, and one that calls a tool.
 
-``recipes/make_tiny_policy.py`` makes the policy; its folder holds a ``meta.json`` that says how, and how good it is.
+``recipes/make_tiny_policy.py`` and ``recipes/make_tool_policy.py`` make them; a folder holds a ``meta.json`` that says
+how, and how good the policy is.
 """
 
 from importlib.resources import files
@@ -21,3 +22,25 @@ def tiny_policy() -> str:
         >>> model = AutoModelForCausalLM.from_pretrained(tiny_policy())  # doctest: +SKIP
     """
     return str(files("agentic_trl.assets") / "tiny_policy")
+
+
+def tool_policy() -> str:
+    """Return the folder of the embedded policy that calls the tool ``calculate``.
+
+    It is of the size of the tiny policy, with a chat template that has tools, cloned from noisy demonstrations of
+    the agent in ``examples/agent_openai.py``.
+
+    Returns:
+        Path of the folder, for ``from_pretrained`` or as the ``model`` of a trainer.
+    """
+    return str(files("agentic_trl.assets") / "tool_policy")
+
+
+def embedded(model: str) -> str:
+    """Return the folder of an embedded policy that is called by its short name, and any other name as it is.
+
+    Args:
+        model: ``"tiny"``, ``"tiny-tools"``, or the name or path of a model.
+    """
+    folders = {"tiny": tiny_policy, "tiny-tools": tool_policy}
+    return folders[model]() if model in folders else model

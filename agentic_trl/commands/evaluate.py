@@ -9,7 +9,7 @@ from typing import Any
 
 import rich
 
-from agentic_trl.assets import tiny_policy
+from agentic_trl.assets import embedded
 from agentic_trl.command_line import json_object, naming, prepare_file
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.run.trajectories import trace_lines
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     parser = argparse.ArgumentParser(prog="agentic_trl evaluate", description=__doc__)
     parser.add_argument(
-        "--model", default="tiny", help="path or name; 'tiny' is the embedded policy"
+        "--model", default="tiny", help="path or name; 'tiny' and 'tiny-tools' are embedded"
     )
     parser.add_argument(
         "--base_url",
@@ -76,8 +76,8 @@ def run(words: Sequence[str]) -> int:
         prepare_file(options.output)
     names = inspect.signature(evaluate).parameters.keys() & vars(options)
     given = {name: getattr(options, name) for name in names}
-    if options.model == "tiny" and options.base_url is None:
-        given["model"] = tiny_policy()
+    if options.base_url is None:
+        given["model"] = embedded(options.model)
     with naming(options.model):
         result = evaluate(**given)
     for trajectory in result.trajectories[: options.show]:

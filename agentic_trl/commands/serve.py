@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from agentic_trl.assets import tiny_policy
+from agentic_trl.assets import embedded
 from agentic_trl.command_line import json_object, naming
 from agentic_trl.endpoint.service import Service
 from agentic_trl.environments.adapters.common import need
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     parser = argparse.ArgumentParser(prog="agentic_trl serve", description=__doc__)
     parser.add_argument(
-        "--model", default="tiny", help="path or name; 'tiny' is the embedded policy"
+        "--model", default="tiny", help="path or name; 'tiny' and 'tiny-tools' are embedded"
     )
     parser.add_argument("--tokenizer", default=None, help="path or name; unset is the model's own")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -118,7 +118,7 @@ def serve(
     """Serve a model until the process is interrupted.
 
     Args:
-        model: Path or name of a model or of a PEFT adapter, or ``"tiny"``.
+        model: Path or name of a model or of a PEFT adapter, or of an embedded one.
         settings: How responses are sampled, and the limits of each.
         tokenizer: Name of the tokenizer; ``None`` for the model's own.
         host: Address to listen on.
@@ -148,7 +148,7 @@ def _serving(
     name: str, settings: RolloutSettings, *, tokenizer: str | None, service: Service, probe: bool
 ) -> Serving:
     """Load a model, and put it behind a service."""
-    path = tiny_policy() if name == "tiny" else name
+    path = embedded(name)
     model = load_model(path)
     refuse_prompt_learning(model)
     words = load_tokenizer(tokenizer, path, model)

@@ -7,6 +7,7 @@ Changes of the code that turned these tests red, each tried once:
   length or learning rate accepted: ``test_table_by_hand``, each.
 - A record of GRPO counted for every method of its recipe: ``test_table_by_hand``.
 - ``num_iterations`` left out of ``updates``: ``test_updates``.
+- Records of any method, the first of a seed, intervals of another number of tasks: ``test_agents_by_hand``, each.
 """
 
 import importlib.util
@@ -35,6 +36,37 @@ def record(seed, successes, *, turns=6.0, tokens=10.0, before=None, **knobs):
 def test_the_readme_shows_the_records():
     text = tables.README.read_text()
     assert tables.with_table(text, tables.render(tables.ROWS)) == text
+    assert tables.with_table(text, tables.render_agents(), name="agents") == text
+
+
+def test_agents_by_hand(monkeypatch, tmp_path):
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    monkeypatch.setattr(tables, "AGENTS", {"clerk": ("grpo", "planpo")})
+    start = record(0, 0)["after"]
+    lines = [
+        {"seed": 0, "knobs": {"method": "grpo"}, "before": start, "after": start},
+        {
+            "seed": 0,
+            "knobs": {"method": "grpo"},
+            "before": start,
+            "after": record(0, 8, turns=3.0)["after"],
+        },
+        {"seed": 1, "knobs": {"method": "planpo"}, "before": start, "after": start},
+    ]
+    (tmp_path / "agent-clerk.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    z = (
+        1.96**2 / 16
+    )  # Wilson: of 0 in 16 up to z / (1 + z), of 8 in 16 half of sqrt((1 + z) z) / (1 + z) around .5
+    assert f"{z / (1 + z):.3f}" == "0.194"
+    assert f"{0.5 * (z / (1 + z)) ** 0.5:.3f}" == "0.220"
+    assert tables.render_agents().splitlines()[2:] == [
+        "| clerk | grpo | 0 | .000 (.000 to .194) | .500 (.280 to .720) | 6.00 to 3.00 |",
+        "| clerk | grpo | 1 | - | - | - |",
+        "| clerk | grpo | 2 | - | - | - |",
+        "| clerk | planpo | 0 | - | - | - |",
+        "| clerk | planpo | 1 | .000 (.000 to .194) | .000 (.000 to .194) | 6.00 to 6.00 |",
+        "| clerk | planpo | 2 | - | - | - |",
+    ]
 
 
 def test_table_by_hand(monkeypatch, tmp_path):
