@@ -1,7 +1,6 @@
 """``agentic_trl serve`` as a process: it says where it is, answers, and Ctrl-C ends it; wrong flags are a line and status 2.
 
-Mutations seen red: Ctrl-C let through; the key of the environment printed, or not read; ``max_tokens_per_turn`` passed over;
-a model loaded before the port is tried; a key with a space taken.
+Mutations seen red: Ctrl-C let through.
 """
 
 import os

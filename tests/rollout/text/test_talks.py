@@ -1,8 +1,7 @@
 """Where a request goes on from: the latest of the longest lists of messages that it repeats, found in time linear in it.
 
 Mutations seen red: the first of equal responses kept; the shortest list taken; a list that goes on elsewhere taken whole; the
-message of the response not part of the list; a message found again before the last
-one that was.
+message of the response not part of the list; a message found again before the last one that was.
 """
 
 import itertools
