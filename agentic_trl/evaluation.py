@@ -34,6 +34,8 @@ class EpisodeRecord:
     """Sequences that the trajectory is stored as."""
     unused: int = 0
     """Responses that a program asked for and threw away."""
+    unused_tokens: int = 0
+    """Their tokens, and those behind the end of a response that a program named."""
     error: str = ""
     """The environment's error, if it failed."""
     faults: tuple[Fault, ...] = ()
@@ -61,6 +63,7 @@ class EpisodeRecord:
             cut=sum(turn.truncated for turn in turns),
             rows=sum(not turn.extends for turn in turns),
             unused=trajectory.unused_turns,
+            unused_tokens=trajectory.unused_tokens,
             error=trajectory.error or "",
             faults=trajectory.faults,
         )
@@ -77,7 +80,8 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         ``turns/mean``; ``turns/success_mean`` and ``tokens_per_turn/success`` over the successes (absent
         without one); ``tokens_per_turn``; ``tokens_per_episode``; ``invalid_action_rate`` and ``cut_rate``
         (responses that the token limit cut) per turn; ``rollout/rewritten_rows``, the mean number of rows beyond
-        the first; ``rollout/unused_turns``, that of responses that a program threw away; ``stop/<reason>``, the share of episodes that ended so; and what ``summarize_groups`` gives.
+        the first; ``rollout/unused_turns``, that of responses that a program threw away; ``rollout/unused_tokens``, that of sampled
+        tokens that are in no turn, theirs and those behind the end of a response that a program named; ``stop/<reason>``, the share of episodes that ended so; and what ``summarize_groups`` gives.
     """
     counted = [one for one in records if not one.stop.failed]
     metrics = {f"stop/{reason}": 0.0 for reason in StopReason}
@@ -96,6 +100,7 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         "cut_rate": sum(one.cut for one in counted) / max(turns, 1),
         "rollout/rewritten_rows": fmean(max(one.rows - 1, 0) for one in counted),
         "rollout/unused_turns": fmean(one.unused for one in counted),
+        "rollout/unused_tokens": fmean(one.unused_tokens for one in counted),
     }
     if successes := [one for one in counted if one.success]:
         turns = sum(one.turns for one in successes)

@@ -140,6 +140,8 @@ class Trajectory:
     """Attempts that the environment spoiled, in order; the last is this one if it failed too."""
     unused_turns: int = 0
     """Responses that a program asked for and threw away; not among the turns."""
+    unused_tokens: int = 0
+    """Their sampled tokens, and those behind a text that a program named as the end of a response."""
     given_messages: int | None = None
     """Number of ``messages`` before the first response, where a program wrote the prompts."""
     environment: Any = field(default=None, compare=False, repr=False)

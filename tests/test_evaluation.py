@@ -27,6 +27,7 @@ def record(
     cut=0,
     rows=1,
     unused=0,
+    unused_tokens=0,
     stop="terminated",
     score=None,
 ):
@@ -41,13 +42,14 @@ def record(
         cut=cut,
         rows=rows,
         unused=unused,
+        unused_tokens=unused_tokens,
     )
 
 
 def test_a_worked_example():
     records = [
         record(0, True, turns=2, tokens=10),
-        record(0, True, turns=4, tokens=50, invalid=1, cut=3, rows=3, unused=6),
+        record(0, True, turns=4, tokens=50, invalid=1, cut=3, rows=3, unused=6, unused_tokens=15),
         record(1, False, turns=6, tokens=60, stop="turn_limit", score=0.5),
         record(1, False, turns=9, tokens=99, stop="environment_error"),
     ]
@@ -63,6 +65,7 @@ def test_a_worked_example():
     assert got["cut_rate"] == 3 / 12
     assert got["rollout/rewritten_rows"] == pytest.approx(2 / 3)
     assert got["rollout/unused_turns"] == 2  # 6 / 3
+    assert got["rollout/unused_tokens"] == 5  # 15 / 3
     assert got["stop/terminated"] == 0.5
     assert got["stop/environment_error"] == 0.25
     assert sum(v for k, v in got.items() if k.startswith("stop/")) == 1

@@ -228,7 +228,7 @@ def test_of_samples_of_one_prompt_those_that_were_thrown_away_are_left_out():
     assert rows_of(one) == [
         ids("<user> a <end> <assistant> b <end> <user> b <end> <assistant> d <end>")
     ]
-    assert one.unused_turns == 2
+    assert (one.unused_turns, one.unused_tokens) == (2, 4)
 
 
 def test_samples_that_nothing_follows_are_all_kept():
@@ -327,6 +327,7 @@ def test_a_stop_text_ends_a_turn_and_the_row_goes_on_from_it():
 
     one, requests, environment = play(program, "a b c d <end>", "d <end>")
     assert one.turns[0].response_ids == ids("a b c")
+    assert (one.unused_turns, one.unused_tokens) == (0, 2)  # "d <end>"
     assert rows_of(one) == [
         ids("<user> a <end> <assistant> a b c <end> <user> b <end> <assistant> d <end>")
     ]

@@ -12,7 +12,7 @@ Contract:
 - An agent that raises, exits with another code than 0, or says nonsense is a failed environment, as is one that ends
   before it has asked anything, or gives no score where ``earns_rewards``.
 - ``reset`` and ``close`` end what runs: requests are refused, the agent has ``grace`` seconds to end, then a program is
-  killed with all that it started, and a thread is left behind, with a warning.
+  killed with its process group, and a thread is left behind, with a warning.
 """
 
 from collections.abc import Mapping

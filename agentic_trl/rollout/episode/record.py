@@ -37,6 +37,8 @@ class Record:
     """How many of these stand before the first response; ``None`` where no program writes the prompts."""
     unused: int = 0
     """Number of responses that a program threw away."""
+    unused_tokens: int = 0
+    """Tokens that were sampled and are in no turn."""
     environment: Any = None
     """A copy of the environment at the end, if reward functions ask for it."""
     said: bool | None = None
@@ -190,6 +192,7 @@ class Record:
             task=start.task,
             messages=tuple(self.served or self.conversation.messages),
             unused_turns=self.unused,
+            unused_tokens=self.unused_tokens,
             given_messages=self.given,
             final_observation_ids=self.prompt.new_ids if cut else (),
             final_extends=self.prompt.extends if cut else True,

@@ -94,8 +94,9 @@ def serve(
         stop = _show(record, talks, request, rollout.limits)
         while stop is None:
             assert request is not None
-            sample = sample_of((yield _ask(index, request, talks, record, rollout, draws)))
-            sample = cut_at_stop(rollout.chat, sample, request.stop)
+            whole = sample_of((yield _ask(index, request, talks, record, rollout, draws)))
+            sample = cut_at_stop(rollout.chat, whole, request.stop)
+            record.unused_tokens += len(whole.ids) - len(sample.ids)
             response, sent = read_sample(
                 rollout.chat,
                 sample,
@@ -179,6 +180,7 @@ def _ask(
 def _close(record: Record, talks: Talks) -> None:
     """Leave out what the program threw away; the last prompt is a whole one, of whatever conversation."""
     unused = talks.unused() if len(talks.unused()) < len(record.turns) else []
+    record.unused_tokens += sum(len(record.turns[index].response_ids) for index in unused)
     record.turns = without_unused(record.turns, unused)
     record.unused, record.served, record.given = len(unused), talks.messages, talks.given
     context = record.prompt.context_ids

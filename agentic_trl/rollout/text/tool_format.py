@@ -177,8 +177,9 @@ class ToolFormat:
         calls = shown.pop(CALLS, None)
         if calls:
             shown[CALLS] = [self._call(one) for one in calls]
-        if shown["role"] == "tool" and shown.get("tool_call_id") in names:
-            shown.setdefault("name", names[shown["tool_call_id"]])
+        name = names.get(shown.get("tool_call_id"))  # without ids the last call's
+        if shown["role"] == "tool" and name is not None:
+            shown.setdefault("name", name)
         return shown
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:

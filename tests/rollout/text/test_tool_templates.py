@@ -257,3 +257,21 @@ def test_a_result_is_no_message_of_the_user_where_it_stands_behind_its_call_alon
     for template in ("gptoss", "gemma4"):
         text = chat_of("byte_level", template).render([{"role": "user", "content": "a"}, result])
         assert "<tool_response>\nwall\n</tool_response>" in text
+
+
+@pytest.mark.parametrize("template", sorted(TOOL_TEMPLATES))
+def test_calls_and_results_without_ids_are_matched_in_order(template):
+    chat = chat_of(sorted(FAMILIES)[0], template)
+    function = {"name": SCHEMA["function"]["name"], "arguments": {}}
+    messages = [
+        {"role": "user", "content": "how much?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "much"},
+    ]
+    shown, _ = chat.tool_format.adapted(messages, [SCHEMA])
+    assert shown[2] == {**messages[2], "name": function["name"]}
+    assert "much" in chat.render(messages, [SCHEMA]).split("how much?")[1]
