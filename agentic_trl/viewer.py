@@ -41,7 +41,8 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
         title = message["role"]
         if title == "assistant" and index >= trajectory.first_response:
             turn = next(turns)
-            title += f" | reward {turn.reward:g} | {len(turn.response_ids)} tokens"
+            title += f" | reward {turn.reward:g}"
+            title += f" | {len(turn.response_ids)} tokens" if turn.response_ids else ""
             title += "" if turn.valid else " | no accepted action"
             title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
         content = Text(visible_text(cut_text(_said(message))))

@@ -1,5 +1,7 @@
 """An agent that plays FrozenLake by OpenAI's client, trained as it is: python examples/agent_frozen_lake.py [steps].
 
+It needs the extra: pip install -e ".[agents]".
+
 The game is the agent's own; the trainer sees nothing of it but requests and a score.
 """
 

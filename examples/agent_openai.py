@@ -1,5 +1,7 @@
 """A calculator agent with OpenAI's client, trained as it is: python examples/agent_openai.py [steps].
 
+It needs the extra: pip install -e ".[agents]".
+
 A question needs two calls of the tool, the second with the result of the first. The embedded tool policy often calls it
 with other numbers, or answers too early; it learns to ask in a minute or two. Any chat model can take its place.
 """

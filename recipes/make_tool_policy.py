@@ -5,7 +5,7 @@
 The policy knows how the agent of ``examples/agent_openai.py`` wants a call and an answer to be written, but calls and
 answers like its demonstrator, who decides at random at a fixed rate: a call with any numbers in sight, or an answer
 before the result is known. So there is something to learn in a minute or two. One thread and one seed: the same
-versions of the libraries write the same bytes again.
+versions of the libraries write the same weights again.
 """
 
 import argparse
@@ -249,7 +249,9 @@ def held_out(folder: Path) -> dict[str, dict[str, float]]:
             max_turns=6,
             max_tokens_per_turn=16,
         ).metrics
-        numbers[name] = {key: round(value, 3) for key, value in metrics.items() if value}
+        numbers[name] = {
+            key: round(value, 3) for key, value in metrics.items() if value or key == "success_rate"
+        }
     return numbers
 
 

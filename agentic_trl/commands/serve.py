@@ -46,6 +46,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--top_k", type=int, default=0, help="0 is all tokens")
     parser.add_argument("--max_tokens_per_turn", type=int, default=512)
     parser.add_argument("--max_context_tokens", type=int, default=None, help="unset is the model's")
+    parser.add_argument(
+        "--engine_max_cache_tokens", type=int, default=None, help="most tokens of the cache"
+    )
     parser.add_argument("--stop_strings", nargs="+", default=[], help="texts that end an answer")
     parser.add_argument("--response_prefill", default="", help="beginning of every answer")
     parser.add_argument(
@@ -81,6 +84,7 @@ def run(words: Sequence[str]) -> int:
         ),
         stop_strings=tuple(options.stop_strings),
         response_prefill=options.response_prefill,
+        engine_max_cache_tokens=options.engine_max_cache_tokens,
         template_kwargs=options.template_kwargs,
     )
     try:
@@ -133,11 +137,11 @@ def serve(
     endpoint = need("agentic_trl.endpoint.server", "agents").Endpoint(host, port)
     service = Service(key, model=model)
     try:
+        endpoint.add(service)  # what is asked before the model is there waits for it
         serving = _serving(
             model, settings, tokenizer=tokenizer, service=service, probe=engine_probe
         )
         serving.seed, serving.at_once = seed, batch_size
-        endpoint.add(service)
         print(_greeting(endpoint, model, shown_key), flush=True)
         serving.run()
     finally:
@@ -193,7 +197,7 @@ def _key(given: str | None) -> tuple[str, str]:
         key = need("agentic_trl.endpoint.server", "agents").new_key()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ValueError(
-            f"api_key: got {quoted(key)}, expected visible ASCII characters without a space. Give another, or none for a "
+            f"api_key: got {quoted(given) if given is not None else 'one of ' + API_KEY + ' that is none'}, expected visible ASCII characters without a space. Give another, or none for a "
             f"random one (--api_key, or {API_KEY})."
         )
     return key, key if given is not None or said is None else f"${API_KEY}"

@@ -95,6 +95,9 @@ class Asks:
         self._answered: deque[Ask] = deque(maxlen=KEPT)
         self._ended: Ended | None = None
 
+    one_client = True
+    """Whether all requests with the key are of one program, so that what it sends again is what it sent before."""
+
     @property
     def closed(self) -> bool:
         """Whether the key is over."""
@@ -122,12 +125,13 @@ class Asks:
             self._check_open()
             ask = self._repeated(request, digest)
             if ask is None:
-                if len(self._queue) >= self._most_waiting:
+                if sum(not one.orphaned for one in self._queue) >= self._most_waiting:
                     raise RefusedError(
                         "too_many_requests",
                         f"Got a request while {self._most_waiting} others of this key wait, expected at most "
                         f"{self._most_waiting}. Wait for answers before asking more.",
                         status=429,
+                        passes=True,
                     )
                 ask = Ask(request, digest)
                 ask.future.set_running_or_notify_cancel()
@@ -216,7 +220,7 @@ class Asks:
         orphans = [one for one in same if one.orphaned]
         if orphans:
             return orphans[0]
-        return same[-1] if same and request.retry else None
+        return same[-1] if same and request.retry and self.one_client else None
 
 
 def _settle(ask: Ask, answer: ChatAnswer | RefusedError) -> None:

@@ -20,23 +20,27 @@ _KINDS = {
 class RefusedError(Exception):
     """A request that is not answered."""
 
-    def __init__(self, code: str, sentence: str, *, status: int = 400) -> None:
+    def __init__(
+        self, code: str, sentence: str, *, status: int = 400, passes: bool = False
+    ) -> None:
         """Word a refusal.
 
         Args:
             code: A word for programs.
             sentence: What was got, what was expected, what to change.
             status: Status of HTTP.
+            passes: Whether the same request may be answered later.
         """
         super().__init__(sentence)
         self.code = code
         self.sentence = sentence
         self.status = status
+        self.passes = passes
 
     @property
     def headers(self) -> dict[str, str]:
-        """Tell the SDKs that the same request again is refused again."""
-        return {"x-should-retry": "false"}
+        """Tell the SDKs whether the same request again is refused again."""
+        return {"x-should-retry": "true" if self.passes else "false"}
 
     def as_openai(self) -> dict[str, Any]:
         """Return the body that OpenAI's SDK reads."""

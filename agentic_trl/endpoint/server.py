@@ -19,12 +19,14 @@ import secrets
 import socket
 import threading
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 
 from agentic_trl.endpoint.app import make_app
 from agentic_trl.endpoint.asks import Asks
 from agentic_trl.endpoint.http import IDLE_SECONDS, MAX_CONNECTIONS, GuardedProtocol
+from agentic_trl.endpoint.proxies import reach_directly
 from agentic_trl.endpoint.session import Session
 
 logger = logging.getLogger(__name__)
@@ -179,6 +181,7 @@ def shared_endpoint(host: str = LOOPBACK) -> Endpoint:
         known = _endpoints.get(host)
         if known is None or not known.alive:  # a fork has none of its parent's threads
             known = _endpoints[host] = Endpoint(host)
+            reach_directly(str(urlsplit(known.url).hostname))
         return known
 
 
@@ -202,6 +205,11 @@ def _name(key: str) -> bytes:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not host:
+        raise OSError(
+            f"The agents' endpoint cannot listen on an empty address, expected one of this machine, such as {LOOPBACK}. Give "
+            "`host`."
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(
         family, socket.SOCK_STREAM, socket.IPPROTO_TCP

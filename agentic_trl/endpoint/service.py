@@ -14,6 +14,7 @@ MOST_WAITING = 1024
 class Service(Asks):
     """A model that is served."""
 
+    one_client = False
     end = Ended(
         code="server_ended",
         sentence="The server was ended before this request was answered, expected it to go on. Start it, and ask again.",

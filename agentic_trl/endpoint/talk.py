@@ -71,6 +71,8 @@ class ChatAnswer:
     """``id`` and ``function`` of each call, with its ``name`` and ``arguments``, an object."""
     finish_reason: str = "stop"
     """One of ``FINISHED``."""
+    stopped: str = ""
+    """The stop text that ended it, if one did."""
     prompt_tokens: int = 0
     """Tokens of the prompt."""
     completion_tokens: int = 0
@@ -84,7 +86,7 @@ class ChatAnswer:
 
         Args:
             given: ``content``, ``reasoning_content``, ``tool_calls``, ``finish_reason``, ``prompt_tokens``,
-                ``completion_tokens`` and ``tokens`` (pairs); each may be missing.
+                ``completion_tokens``, ``stopped`` and ``tokens`` (pairs); each may be missing.
 
         Raises:
             ValueError: If ``finish_reason`` is another word.
@@ -100,6 +102,7 @@ class ChatAnswer:
             reasoning_content=given.get("reasoning_content") or "",
             tool_calls=calls,
             finish_reason=finished,
+            stopped=given.get("stopped") or "",
             prompt_tokens=given.get("prompt_tokens") or 0,
             completion_tokens=given.get("completion_tokens") or 0,
             tokens=tuple((text, float(value)) for text, value in given.get("tokens") or ()),
@@ -226,12 +229,13 @@ def stop_texts(given: Any, name: str) -> tuple[str, ...]:
         InvalidRequestError: If it is anything else.
     """
     texts = [] if given is None else [given] if isinstance(given, str) else given
-    fine = isinstance(texts, list) and all(isinstance(one, str) and one for one in texts)
-    if not fine or len(texts) > MOST_STOPS:
+    fine = isinstance(texts, list) and all(isinstance(one, str) for one in texts)
+    cleaned = tuple(clean_text(one) for one in texts) if fine else ()
+    if not fine or not all(cleaned) or len(texts) > MOST_STOPS:
         raise InvalidRequestError(
-            f"{name}: got {quoted(given)}, expected at most {MOST_STOPS} texts that are not empty. Correct the list."
+            f"{name}: got {quoted(given)}, expected at most {MOST_STOPS} texts that are more than control characters. Correct the list."
         )
-    return tuple(clean_text(one) for one in texts)
+    return cleaned
 
 
 def refuse_top_logprobs(given: Mapping[str, Any]) -> None:

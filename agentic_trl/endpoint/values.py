@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentic_trl.endpoint.refusals import InvalidRequestError
-from agentic_trl.user_values import quoted
+from agentic_trl.user_values import clean_text, quoted
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Fields:
         Raises:
             InvalidRequestError: If a field is missing, has another type, or is not served.
         """
-        given = {name: value for name, value in body.items() if value is not None}
+        given = {clean_text(name): value for name, value in body.items() if value is not None}
         for name in self.required:
             if name not in given:
                 raise InvalidRequestError(

@@ -118,13 +118,8 @@ class RolloutManager:
             timeout=settings.env_timeout,
             waiting=[name for name, spec in specs.items() if spec.waits],
         )
-        self._stop_ids = stop_ids
+        self._stop_ids, self._tokenizer = stop_ids, tokenizer
         self.pad_id = _filler(tokenizer)
-        self._stop_text = (
-            StopStringCriteria(tokenizer, list(settings.stop_strings))
-            if settings.stop_strings
-            else None
-        )
         self.chat = (
             PlainText(tokenizer)
             if plain_text
@@ -203,12 +198,13 @@ class RolloutManager:
             self._environments.close()
 
     def _transformers_engine(self, model: Any, sampling: Sampling) -> Engine:
+        stops = list(self.settings.stop_strings)
         return TransformersEngine(
             model,
             pad_id=self.pad_id,
             stop_ids=self._stop_ids,
             sampling=sampling,
-            stop_text=self._stop_text,
+            stop_text=StopStringCriteria(self._tokenizer, stops) if stops else None,
             slots=self.settings.engine_slots,
             max_cache_tokens=self.settings.engine_max_cache_tokens,
             cache=self.cache,

@@ -110,6 +110,8 @@ def main() -> None:
     print_table(["arm", "s", "of the loop", "sampled tokens", "same ids"], rows)
     for one in every.values():
         one.close()
+    if not all(same.values()):
+        sys.exit("The arms have sampled different ids, so that their times do not compare.")
     print_json("agent_cost", options=vars(options), seconds=seconds, tokens=tokens, same=same)
 
 

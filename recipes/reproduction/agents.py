@@ -3,7 +3,8 @@
     python recipes/reproduction/agents.py [--agents calculator frozen_lake] [--seeds 0 1 2] [--methods ...]
 
 An agent is trained as its example has it: a program that talks to the endpoint with OpenAI's client. Runs that have a record
-are left out, so that it can be cut anywhere and started again; a run takes one to three minutes of a core. Afterwards
+are left out, so that it can be cut anywhere and started again (move them away to repeat all); a run takes two minutes of a core,
+of the lake six. Afterwards
 ``python recipes/tables.py`` writes the table.
 """
 
@@ -82,14 +83,19 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print what is missing alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name in options.agents:
-        for seed in options.seeds:
-            for method in options.methods or tables.AGENTS[name]:
-                if seed in tables.agent_runs(name, method):
-                    continue
-                print(f"{name}, {method}, seed {seed}", flush=True)
-                if not options.dry:
-                    run(name, method, seed)
+    missing = [
+        (name, method, seed)
+        for name in options.agents
+        for seed in options.seeds
+        for method in options.methods or tables.AGENTS[name]
+        if seed not in tables.agent_runs(name, method)
+    ]
+    if not missing:
+        print("All runs have records, in recipes/results. Move agent-*.jsonl away to repeat them.")
+    for name, method, seed in missing:
+        print(f"{name}, {method}, seed {seed}", flush=True)
+        if not options.dry:
+            run(name, method, seed)
 
 
 def run(name: str, method: str, seed: int) -> None:

@@ -1,7 +1,8 @@
 """Anthropic's own client, whole and as events.
 
 Mutations seen red: results of tools behind the text of their message; thinking lost on the way back; input sent as text;
-``max_tokens`` unread; a stop reason in OpenAI's words; thinking without a signature, whole and as events.
+``max_tokens`` unread; a stop reason in OpenAI's words; thinking without a signature, whole and as events; a stop
+text not told.
 """
 
 import anthropic
@@ -46,6 +47,13 @@ def test_a_text(hello, way):
     (request,) = hello.asked
     assert request.messages == ({"role": "system", "content": "Be kind."}, *USER)
     assert (request.max_tokens, request.stop) == (9, ("END",))
+
+
+@WAYS
+def test_a_stop_text_that_ended_it_is_told(way):
+    with served({**HELLO, "stopped": "END"}) as one:
+        answer = way(one, stop_sequences=["END"])
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "END")
 
 
 @WAYS

@@ -75,6 +75,8 @@ CASES = [
     (CHAT, {"messages": USER, "max_tokens": 1.5}, "max_tokens: got 1.5, expected a whole number"),
     (CHAT, {"messages": USER, "model": 3}, "model: got 3, expected a text"),
     (CHAT, {"messages": USER, "stop": [""]}, "stop: got [''], expected at most 16 texts"),
+    (CHAT, {"messages": USER, "stop": ["a", "\r"]}, "expected at most 16 texts that are more"),
+    (CHAT, {"messages": USER, "\ud800": 1}, "?: got 1, expected one of the fields"),
     (CHAT, {"messages": USER, "stop": ["a"] * 17}, "expected at most 16 texts"),
     (CHAT, {"messages": USER, "functions": []}, "functions is not served, got []. Give `tools`."),
     (

@@ -132,7 +132,7 @@ def test_a_client_that_leaves_and_comes_back_without_a_count(slow):
     with socket.create_connection(address(slow.endpoint)) as line:
         line.sendall(raw_request("/v1/chat/completions", {"messages": USER}, slow.key))
         until(lambda: slow.asked)
-    time.sleep(0.2)  # the server hears that it has gone
+    until(lambda: slow.session._taken[0].orphaned)  # the server has heard that it has gone
     slow.event.set()
     for expected in ("one", "two"):
         answer = post(slow.endpoint, "/v1/chat/completions", raw_body(), slow.key)[1]
@@ -157,7 +157,12 @@ def test_an_end_is_not_tried_again(hello):
 
 def test_what_waits_at_the_end_is_refused(slow):
     client = openai.OpenAI(base_url=slow.endpoint.base_url, api_key=slow.key, max_retries=5)
-    threading.Timer(0.3, slow.session.close, ("context_length_exceeded", "Too long.")).start()
+
+    def end():
+        until(lambda: slow.asked)
+        slow.session.close("context_length_exceeded", "Too long.")
+
+    threading.Thread(target=end).start()
     with pytest.raises(openai.BadRequestError, match=r"Too long\.") as caught:
         client.chat.completions.create(model="m", messages=USER)
     assert caught.value.code == "context_length_exceeded"

@@ -114,6 +114,17 @@ def test_at_most_some_are_answered_at_a_time():
     assert [one.result(0).content for one in asks] == ["a b", "c", "d"]
 
 
+def test_the_cache_is_given_back_when_nothing_is_being_answered():
+    serving, engine = scripted("a <end>", "b c <end>")
+    first, second = ask(serving, user("a")), ask(serving, user("b"))
+    serving.step()
+    serving.step()
+    assert (first.done(), second.done(), engine.finished) == (True, False, 0)
+    serving.step()
+    serving.step()
+    assert (second.done(), engine.finished) == (True, 1)
+
+
 ADD = {"type": "function", "function": {"name": "add", "parameters": {}, "description": ""}}
 
 
@@ -338,5 +349,16 @@ def test_environments_are_played_with_the_served_model_as_with_the_model_itself(
         [[turn.action for turn in one.turns] for one in r.trajectories] for r in (here, there)
     ]
     assert played[0] == played[1]
+    here.metrics.pop("rollout/unused_tokens")  # of a server's tokens that nobody counts
     assert here.metrics == there.metrics
     assert here.metrics["tokens_per_episode"] > 30
+
+
+def test_calls_have_ids_that_no_message_has():
+    call = {"id": "call00007", "type": "function", "function": {"name": "add", "arguments": {}}}
+    told = {"role": "assistant", "content": "", "tool_calls": [call]}
+    serving, _ = scripted('<call> add {"first":1,"second":2} </call> <end>')
+    asked = ask(serving, user("a"), told, user("b"), tools=(ADD,))
+    for _ in range(9):
+        serving.step()
+    assert asked.result(0).tool_calls[0]["id"] == "call00008"

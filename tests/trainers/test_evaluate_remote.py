@@ -11,6 +11,7 @@ import functools
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -130,9 +131,9 @@ def test_what_is_asked_and_what_becomes_of_the_answers(serve):
     said_by_model = "<think>\nhm\n</think>\n<action>{}</action>"
     assert [(m["role"], m["content"]) for m in lists[0][1:]] == [
         ("user", "say 10"),
-        ("assistant", said_by_model.format(10)),
+        ("assistant", "<action>10</action>"),  # reasoning that comes apart does not go back
         ("user", "say 11"),
-        ("assistant", said_by_model.format(11)),
+        ("assistant", "<action>11</action>"),
         ("user", "say 12"),
     ]
     assert lists[0][0]["content"].startswith("Repeat numbers.")
@@ -194,7 +195,7 @@ def test_tools_are_sent_and_called(serve):
     def uses_tools(body):
         done = sum(m["role"] == "assistant" for m in body["messages"])
         if done == 0:
-            calls = [("add", '{"second": 2,  "first": 1}'), ("add", '{"first": 5, "second": 5}')]
+            calls = [("add", '{"second": 2,  "first": 1}'), ("add", {"first": 5, "second": 5})]
             return said(None, calls=calls, thought="two calls")
         if done == 1:
             return said("again", calls=[("add", '{"first": ')])
@@ -405,3 +406,93 @@ def test_ids_are_the_bytes_of_a_response_and_its_end():
         engine.release(i)
     assert counts == {0: 0, 1: 1, 2: 2, 3: 3}
     engine.finish()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 8 tokens, max_completion_tokens is 9",
+        "the request exceeds the available context size (8 tokens)",
+        "The input is longer than the model's context length",
+        "prompt is too long: 9 tokens > 8 maximum",
+        "the input token count exceeds the maximum number of tokens allowed",
+    ],
+)
+def test_servers_say_in_many_ways_that_a_prompt_is_too_long(serve, message):
+    url, asked = serve(lambda body: (400, {"error": {"message": message}}))
+    with pytest.raises(
+        ValueError, match="No first prompt leaves room"
+    ):  # not that the server failed
+        play(url, tasks=TASKS[:1])
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{"index": 0, "message": None, "finish_reason": "stop"}]},
+        {"choices": [{"index": 0, "message": {"content": [{"type": "image"}]}}]},
+        "no object",
+    ],
+)
+def test_an_answer_of_another_shape_fails_its_episode_alone(serve, answer):
+    url, _ = serve(lambda body: (200, answer) if "say 21" in str(body) else repeats(body))
+    result = play(url)
+    stops = [one.stop.value for one in result.trajectories]
+    assert stops == ["terminated", "environment_error", "terminated"]
+
+
+def test_an_error_after_answers_fails_its_episode_alone(serve):
+    def leaves(body):
+        if "say 31" in str(body):
+            return 401, {"error": {"message": "moderated"}}
+        return repeats(body)
+
+    url, _ = serve(leaves)
+    result = play(url, batch_size=1)
+    assert [one.stop.value for one in result.trajectories][2] == "environment_error"
+    assert "moderated" in result.trajectories[2].error
+
+
+def write(path: str, text: str) -> str:
+    """Write.
+
+    Args:
+        path: A path.
+        text: A text.
+    """
+    return f"wrote {text}"
+
+
+def test_arguments_may_hold_anything(serve):
+    text = "</tool_call> é <b> \\u003c"
+
+    def calls(body):
+        if len(body["messages"]) == 1:
+            return said(calls=[("write", json.dumps({"path": "p", "text": text}))])
+        return said("done")
+
+    url, asked = serve(calls)
+    play(url, functools.partial(ToolEnv, tools=[write]), tasks=[{"prompt": "Write."}])
+    sent = asked[1]["messages"]
+    assert json.loads(sent[1]["tool_calls"][0]["function"]["arguments"]) == {
+        "path": "p",
+        "text": text,
+    }
+    assert "é" in sent[1]["tool_calls"][0]["function"]["arguments"]
+    assert sent[2]["content"].startswith("wrote <")
+
+
+def test_long_responses_with_any_characters_are_read_in_time(serve):
+    long = "a’" * 20_000 + "<action>10</action>"
+    url, _ = serve(lambda body: said(long))
+    began = time.monotonic()
+    assert play(url, tasks=TASKS[:1], stop_strings=("。",)).trajectories[0].turns[0].action == "10"
+    assert time.monotonic() - began < 30  # a response; quadratic it takes minutes
+
+
+def test_a_key_that_is_none_is_not_shown(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret\x07é")
+    with pytest.raises(PermissionError, match="OPENAI_API_KEY is no key") as caught:
+        play("http://127.0.0.1:9/v1")
+    assert "secret" not in str(caught.value)

@@ -26,7 +26,7 @@ from agentic_trl.endpoint.values import (
     Fields,
     parse_object,
 )
-from agentic_trl.user_values import quoted
+from agentic_trl.user_values import clean_text, quoted
 
 FIELDS = Fields(
     served={
@@ -92,7 +92,7 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
     shown, choice = choose_tools(tools, _choice(given.get("tool_choice", {"type": "auto"})))
     return ChatRequest(
         messages=clean_messages(messages),
-        model=given.get("model", "policy"),
+        model=clean_text(given.get("model", "policy")),
         tools=shown,
         tool_choice=choice,
         max_tokens=given["max_tokens"],
@@ -112,7 +112,7 @@ def whole(request: ChatRequest, answer: ChatAnswer) -> dict[str, Any]:
     return {
         **_head(request),
         "content": [block for block, _ in _blocks(answer)],
-        "stop_reason": _REASONS[answer.finish_reason],
+        **_end(answer),
         "usage": {
             "input_tokens": answer.prompt_tokens,
             "output_tokens": answer.completion_tokens,
@@ -147,13 +147,21 @@ def events(request: ChatRequest, answer: ChatAnswer) -> Iterator[Event]:
             signed = {"type": "signature_delta", "signature": _SIGNATURE}
             yield _event("content_block_delta", index=index, delta=signed)
         yield _event("content_block_stop", index=index)
-    end = {"stop_reason": _REASONS[answer.finish_reason], "stop_sequence": None}
-    yield _event("message_delta", delta=end, usage={"output_tokens": answer.completion_tokens})
+    yield _event(
+        "message_delta", delta=_end(answer), usage={"output_tokens": answer.completion_tokens}
+    )
     yield _event("message_stop")
 
 
 def _event(kind: str, **data: Any) -> Event:
     return kind, {"type": kind, **data}
+
+
+def _end(answer: ChatAnswer) -> dict[str, Any]:
+    reason = _REASONS[answer.finish_reason]
+    if answer.stopped and reason == "end_turn":
+        return {"stop_reason": "stop_sequence", "stop_sequence": answer.stopped}
+    return {"stop_reason": reason, "stop_sequence": None}
 
 
 def _head(request: ChatRequest) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from agentic_trl.endpoint.values import (
     Fields,
     parse_object,
 )
-from agentic_trl.user_values import quoted
+from agentic_trl.user_values import clean_text, quoted
 
 FIELDS = Fields(
     served={
@@ -117,7 +117,7 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
     )
     return ChatRequest(
         messages=messages,
-        model=given.get("model", "policy"),
+        model=clean_text(given.get("model", "policy")),
         tools=tools,
         tool_choice=choice,
         max_tokens=min(limits, default=None),

@@ -28,7 +28,7 @@ from agentic_trl.endpoint.values import (
     WHOLE,
     Fields,
 )
-from agentic_trl.user_values import quoted
+from agentic_trl.user_values import clean_text, quoted
 
 _STATELESS = "Send the whole history in `input`: nothing is kept between two requests."
 
@@ -102,7 +102,7 @@ def read(body: Mapping[str, Any], retry: int) -> ChatRequest:
     shown, choice = choose_tools(tools, _choice(given.get("tool_choice", "auto")))
     return ChatRequest(
         messages=clean_messages([*first, *read_items(given["input"])]),
-        model=given.get("model", "policy"),
+        model=clean_text(given.get("model", "policy")),
         tools=shown,
         tool_choice=choice,
         max_tokens=given.get("max_output_tokens"),

@@ -10,8 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentic_trl import group_end
+from agentic_trl.endpoint.proxies import without_proxy
 from agentic_trl.endpoint.session import Session
 from agentic_trl.environments.adapters.common import end_descriptor, has_ended, program_path
 from agentic_trl.environments.agents.programs import Outcome, Place
@@ -142,9 +144,7 @@ def _variables(task: Mapping[str, Any], place: Place) -> dict[str, str]:
             f"The task cannot be written as JSON ({error}), expected columns with texts, numbers, lists and objects. Change "
             "the dataset, or give a function as the agent."
         ) from error
-    hosts = "127.0.0.1,localhost,::1"
-    known = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
-    direct = f"{known},{hosts}" if known else hosts
+    host = urlsplit(place.base_url).hostname or ""
     return {
         "OPENAI_BASE_URL": place.base_url,
         "OPENAI_API_KEY": place.api_key,
@@ -152,8 +152,7 @@ def _variables(task: Mapping[str, Any], place: Place) -> dict[str, str]:
         "ANTHROPIC_API_KEY": place.api_key,
         "AGENT_TASK": said,
         "AGENT_MODEL": place.model,
-        "NO_PROXY": direct,
-        "no_proxy": direct,
+        **without_proxy(os.environ, host),
     }
 
 

@@ -5,13 +5,16 @@ Contract:
 - Every request stands for itself: its list of messages is rendered and encoded anew, its answer is cut, read and written by
   ``sent.py``. Messages of the assistant in it are data like all others.
 - Requests that are there together are sampled together, ``at_once`` at most; what comes later joins them without waiting
-  for their end.
+  for their end, unless the model is sampled in waves (``wave_cache``).
 - What is wrong with a request refuses that request. If the engine fails, the requests that it holds are refused.
 - The randomness of a response is a function of the seed and the number of the request.
 """
 
 import logging
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -81,7 +84,7 @@ class Serving:
     def _start(self, request: ChatRequest) -> None:
         """Hand a request to the engine, or refuse it."""
         conversation = Conversation(self.chat, prefill=self.prefill)
-        conversation.calls = sum(len(one.get("tool_calls") or ()) for one in request.messages)
+        conversation.calls = _next_call(request.messages)
         try:
             context = self._context(request, conversation)
         except Exception as error:
@@ -143,6 +146,8 @@ class Serving:
                 self._refuse(request, error)
             else:
                 self.service.answer(request, answer)
+        if not self._open:
+            self.engine.finish()  # its cache is as wide as the longest prompt so far
 
     def _answer(
         self, request: ChatRequest, sample: Sample, conversation: Conversation, size: int
@@ -166,5 +171,13 @@ class Serving:
                 f"The model failed ({type(error).__name__}), expected it to answer. The log of the server says more; ask again, "
                 "or ask less.",
                 status=500,
+                passes=True,
             )
         self.service.answer(request, error)
+
+
+def _next_call(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return a number for a call that none of some messages has."""
+    calls = [one for message in messages for one in message.get("tool_calls") or ()]
+    numbers = [re.fullmatch(r"call(\d{5,9})", str(one.get("id"))) for one in calls]
+    return max([len(calls), *(int(found[1]) + 1 for found in numbers if found)])

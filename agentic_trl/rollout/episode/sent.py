@@ -81,7 +81,9 @@ def read_sample(
         message[name] = _before(message[name], stop)
     reason = "length" if sample.truncated else "stop"
     shown = zip(response.pieces, sample.logprobs, strict=False)  # the end of the turn is not
+    ends = [(response.text.find(one) + len(one), one) for one in stop if one in response.text]
     return response, message | {
+        "stopped": min(ends)[1] if ends else "",
         "finish_reason": "tool_calls" if message["tool_calls"] else reason,
         "completion_tokens": len(sample.ids),
         "tokens": [list(one) for one in shown],

@@ -3,6 +3,8 @@
 What such a model is asked are messages; the ids stand for texts, so that a rollout can be played as any other.
 """
 
+from collections.abc import Sequence
+
 from transformers import ByT5Tokenizer
 
 from agentic_trl.rollout.text.answers import HERMES_SPEC
@@ -30,9 +32,19 @@ TEMPLATE = (
 """A chat template that shows all that messages have."""
 
 
-def bytes_tokenizer() -> ByT5Tokenizer:
+class BytesTokenizer(ByT5Tokenizer):
+    """A token is a byte."""
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """Return the text of tokens, a replacement character for what is no UTF-8, such as the beginning of a character."""
+        marks = self.get_added_vocab()
+        parts = (one.encode() if one in marks else bytes([ord(one)]) for one in tokens)
+        return b"".join(parts).decode("utf-8", errors="replace")
+
+
+def bytes_tokenizer() -> BytesTokenizer:
     """Return a tokenizer of bytes and two marks, with a chat template that knows tools and reasoning."""
-    tokenizer = ByT5Tokenizer(
+    tokenizer = BytesTokenizer(
         eos_token=END,
         pad_token=PAD,
         unk_token=UNKNOWN,

@@ -67,18 +67,19 @@ class RemotePlay:
         """
         records = [EpisodeRecord.of(one) for one in trajectories]
         return [
-            replace(one, tokens=self.tokens.get(index) or 0) for index, one in enumerate(records)
+            replace(one, tokens=self.tokens.get(index) or 0, unused_tokens=0)
+            for index, one in enumerate(records)
         ]
 
     def counted(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return metrics without those of tokens, if the server did not count.
+        """Return metrics without those of tokens that nobody counted.
 
         Args:
             metrics: Metrics of all episodes.
         """
-        if all(one is not None for one in self.tokens.values()):
-            return metrics
-        return {name: value for name, value in metrics.items() if name not in COUNTED}
+        unknown = () if all(one is not None for one in self.tokens.values()) else COUNTED
+        left_out = (*unknown, "rollout/unused_tokens")
+        return {name: value for name, value in metrics.items() if name not in left_out}
 
 
 def without_ids(trajectory: Trajectory) -> Trajectory:
@@ -88,7 +89,7 @@ def without_ids(trajectory: Trajectory) -> Trajectory:
         trajectory: An episode.
     """
     turns = tuple(map(_bare, trajectory.turns))
-    return replace(trajectory, turns=turns, final_observation_ids=())
+    return replace(trajectory, turns=turns, final_observation_ids=(), unused_tokens=0)
 
 
 def _bare(turn: Turn) -> Turn:

@@ -9,11 +9,10 @@ import urllib.request
 
 import pytest
 
-from agentic_trl import AgentEnv
+from agentic_trl import AgentEnv, AgenticGRPOTrainer
 from agentic_trl.batching import build_rows
 from tests.environments.adapters.test_openenv import server
 from tests.tiny import make_tokenizer, make_trainer
-from tests.trainers.test_agents import Kept
 
 __all__ = ["server"]
 
@@ -116,10 +115,16 @@ def test_two_steps_of_a_program_with_the_typed_client(server, tmp_path):
     assert in_loss == sorted(tuple(row.input_ids.tolist()) for row in rows)
 
 
-class Every(Kept):
-    """Keeps the episodes of all steps."""
+class Every(AgenticGRPOTrainer):
+    """Keeps the episodes of all steps, and the rows of the loss."""
+
+    every, losses = (), ()
 
     def play(self, starts, **more):
         played = super().play(starts, **more)
-        self.every = [*getattr(self, "every", ()), *played]
+        self.every = [*self.every, *played]
         return played
+
+    def policy_loss(self, model, micro):
+        self.losses = [*self.losses, micro.batch]
+        return super().policy_loss(model, micro)

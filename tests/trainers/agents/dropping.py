@@ -76,7 +76,7 @@ def read_request(line):
     """The bytes of a request whose head says how long its body is."""
     seen = b""
     while b"\r\n\r\n" not in seen:
-        seen += line.recv(65536)
+        seen += some(line)
     head, body = seen.split(b"\r\n\r\n", 1)
     (size,) = (
         int(one.split(b":")[1])
@@ -84,8 +84,16 @@ def read_request(line):
         if one.lower().startswith(b"content-length:")
     )
     while len(body) < size:
-        body += line.recv(65536)
+        body += some(line)
     return head + b"\r\n\r\n" + body
+
+
+def some(line):
+    """Bytes that come."""
+    part = line.recv(65536)
+    if not part:
+        raise ConnectionError("the client has gone")
+    return part
 
 
 def read_to_end(line):

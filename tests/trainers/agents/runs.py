@@ -243,7 +243,7 @@ def spans_of(batch, scores):
 
 def record_engine(trainer):
     """Note in ``trainer.sampled`` what the engine is asked and samples, under the log-probabilities that it gives."""
-    make = trainer.rollouts._engine
+    make = trainer.rollouts.engine
     trainer.sampled = []
 
     def recorded(model, sampling):
@@ -265,7 +265,7 @@ def record_engine(trainer):
         engine.submit, engine.advance = note_asked, note_sampled
         return engine
 
-    trainer.rollouts._engine = recorded
+    trainer.rollouts.engine = recorded
 
 
 KNOBS = {

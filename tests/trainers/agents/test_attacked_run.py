@@ -58,10 +58,10 @@ def environments(amounts, polite):
     """The agents by their roles."""
     found = dict(ORDINARY)
     for name in attacks.FUNCTIONS:
-        more = {"timeout": 1.5, "grace": 0.2} if name == "endless" else {}
+        more = {"timeout": 4.0, "grace": 0.2} if name == "endless" else {}
         found[name] = AgentEnv(attacks.as_function(name, amounts, polite), **more)
     for name in attacks.PROGRAMS:
-        more = {"timeout": 1.5, "grace": 0.2} if name == "endless" else {}
+        more = {"timeout": 4.0, "grace": 0.2} if name == "endless" else {}
         role = "endless-command" if name == "endless" else name
         found[role] = AgentEnv(command=attacks.as_command(name, amounts, polite), **more)
     return found
@@ -112,7 +112,9 @@ def children():
     own = {one.pid for one in psutil.Process().children(recursive=True)}
     running = psutil.process_iter(["pid", "cmdline"])
     return own | {
-        one.info["pid"] for one in running if "attacks.py" in " ".join(one.info["cmdline"] or ())
+        one.info["pid"]
+        for one in running
+        if attacks.__file__ in " ".join(one.info["cmdline"] or ())
     }
 
 
@@ -160,7 +162,7 @@ def until(true):
 )
 def test_ordinary_episodes_are_undisturbed(tmp_path, monkeypatch, amounts, steps):
     monkeypatch.setattr(endpoint_http, "HEAD_SECONDS", 2.0)
-    monkeypatch.setattr(endpoint_http, "BODY_SECONDS", 1.0 + amounts["megabytes"] / 10)
+    monkeypatch.setattr(endpoint_http, "BODY_SECONDS", 15.0)
     calm, weights = train(tmp_path / "calm", amounts, steps, polite=True)
     gc.collect()
     files, threads, processes = open_files(), set(threading.enumerate()), children()

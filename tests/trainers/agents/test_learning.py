@@ -35,23 +35,25 @@ def test_the_policy_learns_what_the_program_rewards(tmp_path):
 
 
 def test_a_limit_ends_the_program_with_a_status(tmp_path):
+    def endless(codes):
+        def solve(task, endpoint):
+            history = [user("a")]
+            try:
+                while True:
+                    history += [said(post(endpoint, history)), user("b")]
+            except urllib.error.HTTPError as error:
+                codes.append((error.code, json.load(error)["error"]["code"]))
+                raise
+
+        return solve
+
     codes = []
-
-    def endless(task, endpoint):
-        history = [user("a")]
-        try:
-            while True:
-                history += [said(post(endpoint, history)), user("b")]
-        except urllib.error.HTTPError as error:
-            codes.append((error.code, json.load(error)["error"]["code"]))
-            raise
-
-    trainer = train(tmp_path, endless, max_steps=1, max_turns=2)
+    trainer = train(tmp_path, endless(codes), max_steps=1, max_turns=2)
     trainer.rollouts.close()
     assert {one.stop.value for one in trainer.kept} == {"turn_limit"}
     assert set(codes) == {(400, "episode_ended")}
-    codes.clear()
-    trainer = train(tmp_path / "long", endless, max_steps=1, max_context_tokens=14)
+    codes = []
+    trainer = train(tmp_path / "long", endless(codes), max_steps=1, max_context_tokens=14)
     trainer.rollouts.close()
     assert {one.stop.value for one in trainer.kept} == {"context_overflow"}
     assert set(codes) == {(400, "context_length_exceeded")}
@@ -70,11 +72,11 @@ def test_a_program_that_takes_too_long_is_a_timeout(tmp_path):
             stop.wait(60)
         return float(len(stuck) % 2)
 
-    trainer = train(tmp_path, solve, max_steps=1, agent={"timeout": 2.0, "grace": 0.2})
+    trainer = train(tmp_path, solve, max_steps=1, agent={"timeout": 4.0, "grace": 0.2})
     stop.set()
     (fault,) = [fault for one in trainer.kept for fault in one.faults]
     assert fault.stop.value == "timeout"
-    assert "neither asked nor ended for timeout=2 seconds" in fault.error
+    assert "neither asked nor ended for timeout=4 seconds" in fault.error
     (logged,) = [e for e in trainer.state.log_history if "environment/timeouts" in e]
     assert logged["environment/timeouts"] == logged["environment/failed_attempts"] == 1
     assert {one.stop.value for one in trainer.kept} == {"terminated"}

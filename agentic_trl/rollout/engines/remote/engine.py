@@ -4,21 +4,22 @@ Contract:
 
 - A sample has the bytes of the response as its ids (``bytes_tokenizer``), and NaN as their log-probabilities, which
   nobody says. The numbers that the server counted are noted apart.
-- Responses are asked for in threads, each episode in its turn; with a fixed ``slots`` as many as episodes.
+- A response is asked for in a thread; there are as many as episodes in flight (``slots``).
 - Texts that end a response (``stop_strings``) are cut here, behind them, as other engines do: a server would leave them out.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from math import nan
+from threading import Thread
 from typing import Any
 
 from agentic_trl.rollout.engines.base import Refusal, Request, Sample, Sampling
 from agentic_trl.rollout.engines.remote.model import RemoteModel, Response
 from agentic_trl.user_values import clean_text
 
-OPEN = 64
-"""Requests that are open at a time, unless ``slots`` are fewer or more."""
+LOOK = 0.05
+"""Seconds to wait for a response; other episodes may have something to ask meanwhile."""
 
 
 class RemoteEngine:
@@ -51,7 +52,6 @@ class RemoteEngine:
         self._tokenizer, self._stops = tokenizer, tuple(stop_strings)
         self._counts: dict[int, list[int | None]] = {}
         self._open: dict[Future[Response | Refusal], int] = {}
-        self._pool: ThreadPoolExecutor | None = None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Ask.
@@ -59,17 +59,17 @@ class RemoteEngine:
         Args:
             requests: At most one open request of each episode.
         """
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.slots or OPEN, thread_name_prefix="remote")
         for one in requests:
-            asked = self._pool.submit(self._model.ask, one, self._sampling)
+            asked: Future[Response | Refusal] = Future()
             self._open[asked] = one.episode
+            # A thread that waits for a server does not keep the process from its end.
+            Thread(target=self._ask, args=(asked, one), name="remote", daemon=True).start()
 
     def advance(self) -> list[tuple[int, Sample | Refusal]]:
-        """Wait for at least one response, if any is asked for.
+        """Wait for a response for a moment.
 
         Returns:
-            Episode and response of the requests that are answered.
+            Episode and response of the requests that are answered by now.
 
         Raises:
             ConnectionError: If the server cannot be reached.
@@ -78,7 +78,7 @@ class RemoteEngine:
         """
         if not self._open:
             return []
-        answered = wait(self._open, return_when=FIRST_COMPLETED).done
+        answered = wait(self._open, LOOK, return_when=FIRST_COMPLETED).done
         ready = [
             one for one in self._open if one in answered
         ]  # in the order in which they were asked
@@ -99,10 +99,14 @@ class RemoteEngine:
         self._tokens[episode] = sum(known) if len(known) == len(counts) else None
 
     def finish(self) -> None:
-        """Ask no more."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool, self._open = None, {}
+        """Forget all requests."""
+        self._open = {}
+
+    def _ask(self, asked: "Future[Response | Refusal]", request: Request) -> None:
+        try:
+            asked.set_result(self._model.ask(request, self._sampling))
+        except BaseException as error:
+            asked.set_exception(error)
 
     def _sample(self, episode: int, answer: Response | Refusal) -> Sample | Refusal:
         if isinstance(answer, Refusal):

@@ -6,7 +6,8 @@ Contract:
   reasoning of earlier responses, no names of results.
 - A response is a text: reasoning in ``<think>``, calls as Hermes text, as ``bytes_tokenizer`` reads them.
 - A prompt that the server finds too long ends its episode as ``context_overflow``; one that it does not answer, after
-  the client's retries, as ``environment_error``. A wrong key, an unknown model or a server that is not there is an error.
+  the client's retries, as ``environment_error``. A wrong key, an unknown model or a server that is not there is an error,
+  if nothing was answered so far.
 """
 
 import json
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentic_trl.endpoint.talk import text_of
 from agentic_trl.environments.adapters.common import need
 from agentic_trl.rollout.engines.base import Refusal, Request, Sampling
 from agentic_trl.types import StopReason
@@ -26,8 +28,16 @@ RETRIES = 5
 SEED_BITS = 31
 """Bits of a seed that every server takes."""
 
-TOO_LONG = ("context_length_exceeded", "maximum context length", "longer than the maximum model")
-"""What servers say of a prompt that is too long."""
+TOO_LONG = (
+    "context_length",
+    "context length",
+    "context size",
+    "context_size",
+    "context window",
+    "too long",
+    "maximum number of tokens",
+)
+"""What servers say of a prompt that is too long, in small letters."""
 
 PARTS = {
     "assistant": ("role", "content", "tool_calls"),
@@ -60,11 +70,19 @@ class RemoteModel:
 
         Raises:
             ImportError: If the package ``openai`` is not installed.
+            PermissionError: If what the environment variable holds is no key.
         """
         self._sdk = need("openai", "agents")
-        key = os.environ.get("OPENAI_API_KEY") or "none"  # servers without keys take any
+        key = (
+            os.environ.get("OPENAI_API_KEY", "").strip() or "none"
+        )  # servers without keys take any
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise PermissionError(
+                "OPENAI_API_KEY is no key, expected visible ASCII characters without a space. Correct the environment variable."
+            )
         self._client = self._sdk.OpenAI(base_url=base_url, api_key=key, max_retries=RETRIES)
         self._limit = "max_tokens"
+        self._answered = self._splits = False
         self._name, self._url = name, base_url
 
     def ask(self, request: Request, sampling: Sampling) -> Response | Refusal:
@@ -79,36 +97,50 @@ class RemoteModel:
             PermissionError: If it does not take the key.
             ValueError: If it does not know the model.
         """
-        sdk = self._sdk
         try:
-            return _read(self._complete(request, sampling))
-        except (sdk.AuthenticationError, sdk.PermissionDeniedError) as error:
+            completion = self._complete(request, sampling)
+            response, apart = _read(completion)
+        except Exception as error:
+            return self._refusal(error)
+        self._answered, self._splits = True, self._splits or apart
+        return response
+
+    def _refusal(self, error: Exception) -> Refusal:
+        """Return how an episode ends whose request failed; raise what concerns all of them, unless some were answered.
+
+        Raises:
+            ConnectionError: If the server cannot be reached.
+            PermissionError: If it does not take the key.
+            ValueError: If it does not know the model.
+        """
+        sdk, said = self._sdk, _said(error)
+        if isinstance(error, sdk.APITimeoutError):
+            return Refusal(stop=StopReason.TIMEOUT, error=f"{self._url}: {said}")
+        if isinstance(error, sdk.APIStatusError) and _too_long(said):
+            return Refusal(stop=StopReason.CONTEXT_OVERFLOW)
+        if self._answered:
+            return Refusal(stop=StopReason.ENVIRONMENT_ERROR, error=f"{self._url}: {said}")
+        if isinstance(error, sdk.AuthenticationError | sdk.PermissionDeniedError):
             raise PermissionError(
-                f"{self._url} refuses the key ({_said(error)}), expected one that it takes. Set the environment variable "
+                f"{self._url} refuses the key ({said}), expected one that it takes. Set the environment variable "
                 "OPENAI_API_KEY."
             ) from error
-        except sdk.NotFoundError as error:
+        if isinstance(error, sdk.NotFoundError):
             raise ValueError(
-                f"{self._url} does not know the model {self._name!r}, or has no chat completions ({_said(error)}), expected "
-                "one of its models. Correct `model`, or `base_url`, which mostly ends in /v1."
+                f"{self._url} does not know the model {self._name!r}, or has no chat completions ({said}), expected one of its "
+                "models. Correct `model`, or `base_url`, which mostly ends in /v1."
             ) from error
-        except sdk.APITimeoutError as error:
-            return Refusal(stop=StopReason.TIMEOUT, error=f"{self._url}: {_said(error)}")
-        except sdk.APIConnectionError as error:
+        if isinstance(error, sdk.APIConnectionError):
             raise ConnectionError(
                 f"{self._url} cannot be reached ({_said(error.__cause__ or error)}), expected a server with OpenAI's chat "
                 "completions. Start it, or correct `base_url`."
             ) from error
-        except sdk.APIError as error:
-            said = _said(error)
-            if any(one in said or one == getattr(error, "code", None) for one in TOO_LONG):
-                return Refusal(stop=StopReason.CONTEXT_OVERFLOW)
-            return Refusal(stop=StopReason.ENVIRONMENT_ERROR, error=f"{self._url}: {said}")
+        return Refusal(stop=StopReason.ENVIRONMENT_ERROR, error=f"{self._url}: {said}")
 
     def _complete(self, request: Request, sampling: Sampling) -> Any:
         body: dict[str, Any] = {
             "model": self._name,
-            "messages": [_sent(one) for one in request.messages],
+            "messages": [_sent(one, splits=self._splits) for one in request.messages],
             "temperature": sampling.temperature,
         }
         if request.tools:
@@ -121,38 +153,61 @@ class RemoteModel:
         try:
             return create(**body, **{limit: request.max_new_tokens})
         except self._sdk.BadRequestError as error:
-            if "max_completion_tokens" not in _said(error):
+            if "max_completion_tokens" not in _said(error) or _too_long(_said(error)):
                 raise
             self._limit = "max_completion_tokens"  # newer models of OpenAI's know this name alone
             return create(**body, max_completion_tokens=request.max_new_tokens)
 
 
-def _read(completion: Any) -> Response | Refusal:
-    """Return what a completion says."""
+def _read(completion: Any) -> tuple[Response, bool]:
+    """Return what a completion says, and whether its reasoning came apart.
+
+    Raises:
+        ValueError: If it is none.
+    """
     choices = getattr(completion, "choices", None)
-    if not choices:
-        error = (
-            f"The server answered {quoted(completion)}, expected a chat completion with a choice."
+    message = getattr(choices[0], "message", None) if choices else None
+    if not choices or message is None:
+        raise ValueError(
+            f"got {quoted(completion)}, expected a chat completion with a choice and its message"
         )
-        return Refusal(stop=StopReason.ENVIRONMENT_ERROR, error=error)
-    message, usage = choices[0].message, completion.usage
     thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-    text = f"<think>\n{thought}\n</think>\n" if isinstance(thought, str) else ""
-    text += message.content or message.refusal or ""
+    apart = isinstance(thought, str)
+    text = f"<think>\n{thought}\n</think>\n" if apart else ""
+    text += text_of(message.content, "The content of the answer") or message.refusal or ""
     for call in message.tool_calls or ():
-        name, arguments = json.dumps(call.function.name), call.function.arguments or "{}"
-        text += f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
-    return Response(
+        text += written_call(call.function.name, call.function.arguments)
+    usage = completion.usage
+    response = Response(
         text=text,
         cut=choices[0].finish_reason == "length",
         tokens=None if usage is None else usage.completion_tokens,
     )
+    return response, apart
 
 
-def _sent(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as it is sent."""
+def written_call(name: str, arguments: Any) -> str:
+    """Return a call as text: arguments that are JSON so that no text in them ends it, others as they are.
+
+    Args:
+        name: Name of the function.
+        arguments: JSON text, or the object itself.
+    """
+    try:
+        given = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
+        shown = json.dumps(given, ensure_ascii=False).replace("<", "\\u003c")
+    except (ValueError, TypeError, RecursionError):
+        shown = str(arguments)
+    named = json.dumps(name, ensure_ascii=False).replace("<", "\\u003c")
+    return f'<tool_call>\n{{"name": {named}, "arguments": {shown}}}\n</tool_call>'
+
+
+def _sent(message: Mapping[str, Any], *, splits: bool) -> dict[str, Any]:
+    """Return a message as it is sent: where the server splits reasoning off, without it."""
     parts = PARTS.get(message["role"], ("role", "content"))
     sent = {name: message[name] for name in parts if name in message}
+    if splits and message["role"] == "assistant" and sent["content"].startswith("<think>\n"):
+        sent["content"] = sent["content"].rpartition("</think>\n")[2]
     if "tool_calls" in sent:
         sent["tool_calls"] = [_call(one) for one in sent["tool_calls"]]
     return sent
@@ -160,9 +215,13 @@ def _sent(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
-    arguments = json.dumps(function["arguments"])
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
     return {**call, "function": {"name": function["name"], "arguments": arguments}}
 
 
 def _said(error: BaseException) -> str:
     return error_text(f"{type(error).__name__}: {error}")
+
+
+def _too_long(said: str) -> bool:
+    return any(one in said.lower() for one in TOO_LONG)
