@@ -115,22 +115,12 @@ class EnvSpec:
             ImportError: If the entry point cannot be imported.
             TypeError: If a class lacks ``reset`` or ``step``.
         """
-        entry = self.load()
-        while isinstance(entry, functools.partial):
-            entry = entry.func
+        entry = self._entry()
         if isinstance(entry, type):
             said = getattr(entry, "earns_rewards", True)
             if said is not None:
                 return bool(said)
-        try:
-            environment: Any = self.make()
-        except Exception:  # the rollout builds it again, and deals with what it raises
-            return True
-        inner = getattr(environment, "unwrapped", environment)
-        closing = getattr(environment, "close", lambda: None)()
-        if inspect.iscoroutine(closing):
-            asyncio.run(closing)
-        return bool(getattr(inner, "earns_rewards", True))
+        return bool(self._asked("earns_rewards", True))
 
     @property
     def waits(self) -> bool:
@@ -139,18 +129,45 @@ class EnvSpec:
 
     @property
     def shows_prompts(self) -> bool:
-        """Whether observations of the environment are the user's own prompts (``TextEnv.trusted``)."""
-        return self._says("trusted")
+        """Whether observations of the environment are the user's own prompts (``TextEnv.trusted``); a factory's is asked."""
+        try:
+            entry = self._entry()
+        except (ImportError, TypeError):  # said where the environment is built
+            return False
+        known = isinstance(entry, type) or hasattr(entry, "trusted") or self.waits
+        return self._says("trusted") if known else bool(self._asked("trusted", False))
+
+    @property
+    def shown_kwargs(self) -> dict[str, Any]:
+        """The arguments, without the values of those that the class calls secret (``secret_arguments``)."""
+        secret = getattr(self._entry(), "secret_arguments", ())
+        return {name: "..." if name in secret else one for name, one in self.kwargs.items()}
+
+    def _entry(self) -> Any:
+        """Return the class or factory itself; see ``load``."""
+        entry: Any = self.load()
+        while isinstance(entry, functools.partial):
+            entry = entry.func
+        return entry
+
+    def _asked(self, name: str, otherwise: Any) -> Any:
+        """Return an attribute of an environment that is built for it; of one that cannot be built it is as it mostly is."""
+        try:
+            environment: Any = self.make()
+        except Exception:  # the rollout builds it again, and deals with what it raises
+            return otherwise
+        inner = getattr(environment, "unwrapped", environment)
+        closing = getattr(environment, "close", lambda: None)()
+        if inspect.iscoroutine(closing):
+            asyncio.run(closing)
+        return getattr(inner, name, otherwise)
 
     def _says(self, flag: str) -> bool:
         """Return a flag of the class; False of a class that cannot be loaded."""
         try:
-            entry = self.load()
+            return bool(getattr(self._entry(), flag, False))
         except (ImportError, TypeError):  # said where the environment is built
             return False
-        while isinstance(entry, functools.partial):
-            entry = entry.func
-        return bool(getattr(entry, flag, False))
 
     def make_oracle(self) -> Oracle:
         """Return a scripted policy for environments that are made with ``oracle_kwargs``.

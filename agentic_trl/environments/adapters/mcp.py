@@ -28,6 +28,7 @@ class McpEnv(ToolEnv):
     """An environment whose actions are calls of the tools of an MCP server."""
 
     path_arguments: ClassVar = {"folder": ()}
+    secret_arguments = ("headers", "variables")
     waits = True
     """Whether calls wait for others, and compute nothing."""
 

@@ -50,6 +50,7 @@ class AgentEpisode(TextEnv):
     earns_rewards = None
     task_columns = None
     path_arguments: ClassVar = {"folder": ()}
+    secret_arguments = ("variables",)
     waits = True
     """Whether calls wait for others, and compute nothing."""
 

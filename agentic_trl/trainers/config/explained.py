@@ -83,4 +83,8 @@ def environment_explained(kwargs: Any) -> Iterator[None]:
         if not kwargs or "environment_kwargs" in str(error):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"environment_kwargs={quoted(kwargs)}: {error}") from error
+        given = kwargs if isinstance(kwargs, Mapping) else {}
+        shown = {name: [*one] if isinstance(one, Mapping) else one for name, one in given.items()}
+        raise kind(
+            f"environment_kwargs={quoted(shown or kwargs)}: {error}"
+        ) from error  # keys may stand inside

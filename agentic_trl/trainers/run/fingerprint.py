@@ -72,7 +72,7 @@ def fingerprint(trainer: Host) -> dict[str, str]:
         marks |= {
             place: spec.load(),
             f"{place} id": spec.id,
-            f"{place} arguments": spec.kwargs,
+            f"{place} arguments": spec.shown_kwargs,
             f"{place} max_turns": spec.max_turns,
             f"{place} success_threshold": spec.success_threshold,
         }
@@ -109,7 +109,9 @@ def describe(value: object) -> str:
     if value is None or isinstance(value, str | int | float | bytes):
         return repr(value)
     if isinstance(value, functools.partial):
-        return f"partial({describe([value.func, value.args, value.keywords])})"
+        secret = getattr(value.func, "secret_arguments", ())
+        keywords = {name: "..." if name in secret else one for name, one in value.keywords.items()}
+        return f"partial({describe([value.func, value.args, keywords])})"
     inner = inspect.unwrap(value) if callable(value) else value
     if inner is not value:
         return describe(inner)

@@ -12,6 +12,8 @@ from fnmatch import fnmatch
 import pytest
 from datasets import Dataset
 
+from agentic_trl import AgentEnv
+from agentic_trl.trainers.config.explained import environment_explained
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.run import resume_state
@@ -233,3 +235,28 @@ def test_what_a_reward_function_keeps_is_seen_through_what_wraps_it(kind):
 
     assert described(1.0) == described(1.0)
     assert described(1.0) != described(2.0)
+
+
+@pytest.mark.parametrize("given", ["arguments", "factory"])
+def test_secret_arguments_of_an_environment_are_not_told(tmp_path, given):
+    more = {"command": ["python", "solve.py"]}
+
+    def told(key):
+        secret = {"variables": {"KEY": key}}
+        if given == "factory":
+            trainer = make(tmp_path, environment=AgentEnv(**more, **secret))
+        else:
+            trainer = make(tmp_path, environment="agent", environment_kwargs={**more, **secret})
+        return fingerprint(trainer)
+
+    first, second = told("sk-secret"), told("sk-other")
+    assert differing(first, second) == []
+    assert "secret" not in str(first)
+    assert "solve.py" in str(first)
+
+
+def test_the_error_of_an_argument_does_not_tell_what_stands_beside_it():
+    kwargs = {"command": ["python"], "variables": {"KEY": "sk-secret"}, "timeout": 0}
+    said = r"environment_kwargs=\{'command': \['python'\], 'variables': \['KEY'\], 'timeout': 0\}: wrong"
+    with pytest.raises(ValueError, match=said), environment_explained(kwargs):
+        raise ValueError("wrong")

@@ -11,12 +11,14 @@ from datasets import Dataset
 
 from agentic_trl.environments.adapters.tools import ToolEnv
 from agentic_trl.environments.base import TextEnv
+from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.env_pool.checked_calls import Host
 from agentic_trl.rollout.env_pool.pool import Environments
 from agentic_trl.rollout.task import Limits
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.user_code.tasks import has_text_prompts, resolve_environments
 from tests.rollout.scripted import GO, STOP, Engine, Script, chat, start, step
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer
 
@@ -139,3 +141,16 @@ def test_nothing_is_copied_that_no_function_asks_for(tmp_path):
         return [0.0] * len(trajectories)
 
     trained(tmp_path, Locked, judge)
+
+
+def test_a_factory_of_environments_that_show_prompts_is_asked():
+    def shows():
+        return SingleTurn()
+
+    def poses():
+        return Countdown()
+
+    specs = resolve_environments(shows, None)
+    assert has_text_prompts(specs, [{"prompt": "once"}])
+    specs = resolve_environments(poses, None)
+    assert not has_text_prompts(specs, [{"prompt": "once"}])
