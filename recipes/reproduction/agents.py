@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,9 @@ def main() -> None:
     parser.add_argument("--agents", nargs="+", default=list(tables.AGENTS), choices=tables.AGENTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(tables.SEEDS))
     parser.add_argument("--methods", nargs="+", help="all of the table if left out")
+    parser.add_argument(
+        "--questions", type=int, help="first of 256 others for the calculator; nothing is recorded"
+    )
     parser.add_argument("--dry", action="store_true", help="print what is missing alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -88,25 +91,28 @@ def main() -> None:
         for name in options.agents
         for seed in options.seeds
         for method in options.methods or tables.AGENTS[name]
-        if seed not in tables.agent_runs(name, method)
+        if options.questions is not None or seed not in tables.agent_runs(name, method)
     ]
     if not missing:
         print("All runs have records, in recipes/results. Move agent-*.jsonl away to repeat them.")
     for name, method, seed in missing:
         print(f"{name}, {method}, seed {seed}", flush=True)
         if not options.dry:
-            run(name, method, seed)
+            run(name, method, seed, questions=options.questions)
 
 
-def run(name: str, method: str, seed: int) -> None:
+def run(name: str, method: str, seed: int, *, questions: int | None = None) -> None:
     """Train once and record it.
 
     Args:
         name: Name of the agent.
         method: Method.
         seed: Seed of the run.
+        questions: First of other held-out questions of the calculator; the run is then printed alone.
     """
     chosen = agent(name)
+    if questions is not None:
+        chosen = replace(chosen, held_out=agent_openai.tasks(questions, questions + 256))
     critic = method in methods_of(critic=True)
     knobs = {"per_device_train_batch_size": 64, **chosen.knobs, "method": method, "seed": seed}
     if critic:
@@ -139,7 +145,8 @@ def run(name: str, method: str, seed: int) -> None:
     line = records.make_record(
         trainer, knobs=off_default, seconds=seconds, before=before, after=after
     )
-    records.append(tables.agent_path(name), line)
+    if questions is None:
+        records.append(tables.agent_path(name), line)
     rates = [round(one["eval_success_rate"], 3) for one in (before, after)]
     print(f"{name}, {method}, seed {seed}: {rates[0]} -> {rates[1]} in {seconds:.0f} s", flush=True)
 

@@ -1,0 +1,1 @@
+"""Recipes and the scripts that run them; see README.md here."""
