@@ -184,7 +184,7 @@ class Connection:
             return
         async with AsyncExitStack() as stack:
             read, write = await stack.enter_async_context(self._server.streams())
-            self._session = await stack.enter_async_context(mcp.ClientSession(read, write))
+            self._session = await stack.enter_async_context(_Session(read, write))
             await self._session.initialize()
             self._opened.set_result(await self._listed())
             await asyncio.Event().wait()
@@ -202,20 +202,36 @@ class Connection:
                 return tools
 
     async def _asked(self, call: Any) -> tuple[dict[str, Any], bool]:
-        """Await a call; what the server itself says against it is a result.
+        """Await a call; what the server itself says against it is a result, as is an answer that cannot be read.
 
         Raises:
             RuntimeError: If the server failed.
         """
         try:
             result = _plain(await call)
+        except ValueError:  # such as a part of a type that the package does not know
+            return _refusal("the tool gave a result that is none of the protocol")
         except _RefusedError as error:
             # By HTTP all other codes are also what the package says of a broken connection.
             own = isinstance(self._server, ServerProcess) and not self._server.failure
             if own or error.error.code == INVALID_PARAMS:
-                return {"content": [{"type": "text", "text": error.error.message}]}, False
+                return _refusal(error.error.message)
             raise
         return result, not result.get("isError")
+
+
+class _Session(mcp.ClientSession):
+    """A session that hands results on which do not keep to the schema that the tool itself gave."""
+
+    async def validate_tool_result(self, name: str, result: Any) -> None:
+        """Accept a result."""
+
+    _validate_tool_result = validate_tool_result  # mcp 1
+
+
+def _refusal(text: str) -> tuple[dict[str, Any], bool]:
+    """Return the result of a call that failed, while the server goes on."""
+    return {"content": [{"type": "text", "text": text}]}, False
 
 
 def _plain(result: Any) -> dict[str, Any]:

@@ -9,6 +9,15 @@ import time
 
 TOOL = {"inputSchema": {"type": "object", "properties": {}}}
 
+TEXT = {"type": "text", "text": "a text"}
+ODD = {
+    "other": {"content": [TEXT], "structuredContent": {"x": "no number"}},
+    "without": {"content": [TEXT]},
+    "unknown": {"content": [{"type": "smell", "data": "YQ=="}], "structuredContent": {"x": 1}},
+    "half": {"content": [{"type": "text", "text": "a \ud83d b \ud83d\ude00 ü"}], "isError": True},
+}
+"""Results that a strict client refuses."""
+
 
 def answer(request, result=None, error=None):
     said = {"error": error} if error else {"result": result}
@@ -21,6 +30,9 @@ def listed(kind, cursor):
         return {"tools": []}
     if kind == "add":
         return {"tools": [{**TOOL, "name": "add"}]}
+    if kind == "odd":
+        schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+        return {"tools": [{**TOOL, "name": name, "outputSchema": schema} for name in ODD]}
     page = int(cursor or 0)
     tool = {**TOOL, "name": "abc"[page], "title": f"tool {page}"}
     return {"tools": [tool], **({"nextCursor": str(page + 1)} if page < 2 else {})}
@@ -49,6 +61,9 @@ def called(kind, request):
     if kind == "add":
         given = request["params"]["arguments"]
         answer(request, {"content": [{"type": "text", "text": str(sum(given.values()))}]})
+        return
+    if kind == "odd":
+        answer(request, ODD[request["params"]["name"]])
         return
     if kind not in {"pages", "errors"}:
         wrong(kind)

@@ -300,6 +300,27 @@ def test_what_a_server_that_is_no_python_may_say():
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "invalid"),
+    [
+        ("other", "a text", False),
+        ("without", "a text", False),
+        (
+            "unknown",
+            "{'error': 'the tool gave a result that is none of the protocol'}",
+            True,
+        ),
+    ],
+)
+def test_a_result_that_a_strict_client_refuses_is_one_of_a_call(name, text, invalid):
+    env = McpEnv(["python", RAW, "odd"], instructions="x")
+    env.reset()
+    for _ in range(2):  # the server is as good as before
+        *_, info = env.step(message((name, {})))
+        assert (results(info), info["invalid_action"]) == ([(name, text)], invalid)
+    env.close()
+
+
 def test_the_reward_of_a_tool_is_not_shown_and_its_rise_is_earned():
     env = McpEnv(["python", SERVER], reward="score", instructions="x", success_threshold=0.5)
     assert env.earns_rewards is True
