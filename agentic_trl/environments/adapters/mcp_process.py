@@ -5,6 +5,7 @@ server with all that it started, with its session and with this process.
 """
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,15 @@ _read_message = (
 
 Streams = tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]
 """Messages of the server, messages to it."""
+
+
+def _message(line: bytes) -> Any:
+    """Return a message; half a character, which JSON can spell, is a question mark in it."""
+    try:
+        return _read_message(line)
+    except ValueError:
+        plain = json.dumps(json.loads(line), ensure_ascii=False)
+        return _read_message(plain.encode("utf-8", "replace"))
 
 
 class ServerProcess:
@@ -166,8 +176,8 @@ class ServerProcess:
         if not line.strip():
             return
         try:
-            message = _read_message(line)
-        except ValueError:
+            message = _message(line)
+        except (ValueError, RecursionError):
             said = quoted(line.decode("utf-8", "replace").strip())
             self.failure = (
                 f"The MCP server wrote {said} to its stdout, expected messages of the protocol (JSON-RPC) and nothing else. Let "

@@ -305,6 +305,7 @@ def test_what_a_server_that_is_no_python_may_say():
     [
         ("other", "a text", False),
         ("without", "a text", False),
+        ("half", "{'error': 'a ? b \U0001f600 ü'}", True),
         (
             "unknown",
             "{'error': 'the tool gave a result that is none of the protocol'}",
