@@ -1,4 +1,4 @@
-"""Servers that write the protocol by hand: ``python mcp_raw.py KIND``."""
+"""Servers that write the protocol by hand: ``python mcp_raw.py KIND``; what follows marks its processes."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def wrong(kind):
             sys.stdout.write("x" * 2**20)
         print(flush=True)
     if kind == "forks":  # what it leaves holds all pipes
-        subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(600)  # {__file__}"])
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *sys.argv[2:]])
         sys.exit(0)
     time.sleep(600)
 

@@ -22,13 +22,13 @@ from agentic_trl.environments.adapters import mcp_process
 from agentic_trl.environments.adapters.mcp import McpEnv
 from agentic_trl.environments.base import NoOwnTasksError
 from agentic_trl.rollout.env_pool.pool import Environments
-from tests.environments.adapters.test_mcp import RAW, SERVER, alive, gone
+from tests.environments.adapters.test_mcp import OWN, RAW, SERVER, alive, gone
 from tests.environments.adapters.test_tools import message, results
 from tests.paths import ROOT
 
 
 def broken(kind, **settings):
-    return McpEnv(["python", RAW, kind], **{"instructions": "x", "timeout": 20.0, **settings})
+    return McpEnv(["python", RAW, kind, OWN], **{"instructions": "x", "timeout": 20.0, **settings})
 
 
 def first_call(env):
@@ -156,7 +156,7 @@ def test_servers_end_with_the_process_that_started_them():
     program = (
         "import time\n"
         "from agentic_trl.environments.adapters.mcp_connection import Connection, ServerProcess\n"
-        f"server = ServerProcess(['python', {RAW!r}, 'deaf'], {{}}, None)\n"
+        f"server = ServerProcess(['python', {RAW!r}, 'deaf', {OWN!r}], {{}}, None)\n"
         "Connection(server, 60.0).start(); print('ready', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT)
