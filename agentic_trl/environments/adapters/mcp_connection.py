@@ -213,7 +213,7 @@ class Connection:
             return _refusal("the tool gave a result that is none of the protocol")
         except _RefusedError as error:
             # By HTTP all other codes are also what the package says of a broken connection.
-            own = isinstance(self._server, ServerProcess) and not self._server.failure
+            own = isinstance(self._server, ServerProcess) and not _closed(error.error)
             if own or error.error.code == INVALID_PARAMS:
                 return _refusal(error.error.message)
             raise
@@ -227,6 +227,11 @@ class _Session(mcp.ClientSession):
         """Accept a result."""
 
     _validate_tool_result = validate_tool_result  # mcp 1
+
+
+def _closed(error: Any) -> bool:
+    """Return whether an error is the package's word for the end of a connection; servers use its code too."""
+    return (error.code, error.message) == (mcp.types.CONNECTION_CLOSED, "Connection closed")
 
 
 def _refusal(text: str) -> tuple[dict[str, Any], bool]:

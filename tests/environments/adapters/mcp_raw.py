@@ -54,6 +54,10 @@ def wrong(kind):
     if kind == "forks":  # what it leaves holds all pipes
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *sys.argv[2:]])
         sys.exit(0)
+    if kind == "leaves":  # what it leaves holds all pipes, in a group of its own
+        child = [sys.executable, "-c", "import time; time.sleep(600)", *sys.argv[2:]]
+        subprocess.Popen(child, start_new_session=True)
+        sys.exit(0)
     time.sleep(600)
 
 

@@ -6,6 +6,7 @@ not seen where others hold its pipes; these others left; a server that outlives 
 wrong way round; headers left out.
 """
 
+import asyncio
 import contextlib
 import os
 import re
@@ -16,10 +17,14 @@ import sys
 import threading
 import time
 
+import mcp.types
 import pytest
+from mcp.shared import exceptions
 
 from agentic_trl.environments.adapters import mcp_process
 from agentic_trl.environments.adapters.mcp import McpEnv
+from agentic_trl.environments.adapters.mcp_connection import Connection
+from agentic_trl.environments.adapters.mcp_process import ServerProcess
 from agentic_trl.environments.base import NoOwnTasksError
 from agentic_trl.rollout.env_pool.pool import Environments
 from tests.environments.adapters.test_mcp import OWN, RAW, SERVER, alive, gone
@@ -59,6 +64,66 @@ def test_a_server_that_fails_is_a_sentence(kind, when, caplog, capfd):
     env.close()
     assert gone()
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
+
+
+@pytest.mark.parametrize("kind", ["at once leaves", "leaves"])
+def test_a_server_that_ends_has_ended_whoever_holds_its_pipes(kind, monkeypatch):
+    monkeypatch.setattr(mcp_process, "GRACE", 0.3)
+    env = broken(kind)
+    with pytest.raises(RuntimeError) as caught:
+        first_call(env)
+    env.close()
+    for child in alive():  # it left the server's group, and with it what is ended here
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    assert str(caught.value) == f"The MCP server {SENTENCES['forks']}"
+    assert gone()
+
+
+def test_a_server_that_only_closes_its_stdout_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(mcp_process, "GRACE", 0.1)
+    server = ServerProcess(["a"], {}, None)
+    program = [sys.executable, "-c", "import time; time.sleep(20)"]
+    with subprocess.Popen(program, start_new_session=True) as server._process:
+        said = asyncio.run(server._obituary())
+        running = server._process.poll() is None
+        server.kill()
+    assert running
+    assert said == (
+        "The MCP server closed its stdout, expected it to run until the episode is over."
+    )
+
+
+def refusal(code, text):
+    """What the package raises for an answer that is an error."""
+    new = hasattr(exceptions, "MCPError")
+    return (
+        exceptions.MCPError(code, text)
+        if new
+        else exceptions.McpError(mcp.types.ErrorData(code=code, message=text))
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "ours"),
+    [
+        (-32000, "Connection closed", True),
+        (-32000, "no such page", False),
+        (-32600, "Connection closed", False),
+    ],
+)
+def test_the_end_of_a_connection_is_no_result(code, text, ours):
+    connection = Connection(ServerProcess(["a"], {}, None), 1.0)
+
+    async def call():
+        raise refusal(code, text)
+
+    if ours:
+        with pytest.raises(type(refusal(code, text)), match=text):
+            asyncio.run(connection._asked(call()))
+    else:
+        said = {"content": [{"type": "text", "text": text}]}
+        assert asyncio.run(connection._asked(call())) == (said, False)
 
 
 @pytest.mark.parametrize(("kind", "what"), [("at once hangs", "start"), ("hangs", "call of 'a'")])
