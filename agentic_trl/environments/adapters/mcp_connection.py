@@ -32,6 +32,9 @@ class ServerAddress:
     failure = ""
     """Nothing: what is wrong is said by the calls."""
 
+    last_words = ""
+    """Nothing: its stderr is another's."""
+
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         """Bind an address.
 
@@ -155,7 +158,7 @@ class Connection:
             self.cut()
             raise TimeoutError(
                 f"The MCP server took longer than timeout={self._timeout:g} seconds for the {what}, expected an answer. Raise "
-                "`timeout` of the environment, or look at what the server waits for."
+                f"`timeout` of the environment, or look at what the server waits for.{self._server.last_words}"
             ) from None
         except Exception as error:
             raise RuntimeError(self._why(error)) from error

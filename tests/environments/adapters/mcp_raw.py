@@ -40,8 +40,9 @@ def listed(kind, cursor):
 
 def wrong(kind):
     """What a broken server does in place of an answer."""
+    if kind in {"dies", "prints", "hangs"}:
+        print("the last words", file=sys.stderr, flush=True)
     if kind == "dies":
-        sys.stderr.write("the last words")
         sys.exit(3)
     if kind == "killed":
         os.kill(os.getpid(), 9)
@@ -51,12 +52,9 @@ def wrong(kind):
         for _ in range(100):
             sys.stdout.write("x" * 2**20)
         print(flush=True)
-    if kind == "forks":  # what it leaves holds all pipes
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *sys.argv[2:]])
-        sys.exit(0)
-    if kind == "leaves":  # what it leaves holds all pipes, in a group of its own
+    if kind in {"forks", "leaves"}:  # what it leaves holds all pipes
         child = [sys.executable, "-c", "import time; time.sleep(600)", *sys.argv[2:]]
-        subprocess.Popen(child, start_new_session=True)
+        subprocess.Popen(child, start_new_session=kind == "leaves")
         sys.exit(0)
     time.sleep(600)
 

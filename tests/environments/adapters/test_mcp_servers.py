@@ -45,7 +45,7 @@ SENTENCES = {
     "dies": "ended with exit code 3, expected it to run until the episode is over. The end of its stderr:\nthe last words",
     "killed": "was killed by signal 9, expected it to run until the episode is over.",
     "prints": "wrote 'hello' to its stdout, expected messages of the protocol (JSON-RPC) and nothing else. Let it write what it has "
-    "to say to its stderr.",
+    "to say to its stderr. The end of its stderr:\nthe last words",
     "floods": "wrote a message of more than 8388608 bytes, expected a shorter one. Let its tools answer with less.",
     "forks": "ended with exit code 0, expected it to run until the episode is over.",
 }
@@ -131,9 +131,11 @@ def test_a_server_that_hangs_is_a_sentence(kind, what):
     env = broken(kind, timeout=2.0)
     with pytest.raises(TimeoutError) as caught:
         first_call(env)
-    assert str(caught.value).startswith(
+    said = str(caught.value)
+    assert said.startswith(
         f"The MCP server took longer than timeout=2 seconds for the {what}, expected an answer."
     )
+    assert said.endswith(" waits for. The end of its stderr:\nthe last words")
     assert gone()
     env.close()
 
