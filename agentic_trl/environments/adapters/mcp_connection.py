@@ -20,8 +20,14 @@ from mcp.shared import _httpx_utils, exceptions
 from agentic_trl.environments.adapters.mcp_process import GRACE, ServerProcess, Streams
 from agentic_trl.user_values import error_text
 
-INVALID_PARAMS = -32602
-"""The protocol's code of a call with a name or arguments that the server does not take."""
+CLOSED = (-32000, "Connection closed")
+"""What the package says of a connection that ended; the code is one of servers too."""
+
+STAND_INS = {(-32601, "Not Found"), (-32603, "Server returned an error response")}
+"""What it says by HTTP in the place of a server that gave no answer."""
+
+STAND_IN_CODES = {-32000, -32001, -32600, 32600, -32700}
+"""Codes of the other such things that it says by HTTP; a refusal of a call seldom has one."""
 
 _RefusedError: Any = getattr(exceptions, "MCPError", None) or getattr(exceptions, "McpError")  # noqa: B009  mcp 2, mcp 1
 
@@ -54,6 +60,7 @@ class ServerAddress:
         """
         # The package's own maker of clients: version 1 takes one of httpx, version 2 one of httpx2.
         async with _httpx_utils.create_mcp_http_client(headers=self._headers) as client:
+            client.timeout = None  # the connection has its own, which may be longer
             connected: Any = streamable_http_client(self._url, http_client=client)
             async with connected as (read, write, *_):
                 yield read, write
@@ -215,9 +222,7 @@ class Connection:
         except ValueError:  # such as a part of a type that the package does not know
             return _refusal("the tool gave a result that is none of the protocol")
         except _RefusedError as error:
-            # By HTTP all other codes are also what the package says of a broken connection.
-            own = isinstance(self._server, ServerProcess) and not _closed(error.error)
-            if own or error.error.code == INVALID_PARAMS:
+            if not _broken(error.error, by_http=isinstance(self._server, ServerAddress)):
                 return _refusal(error.error.message)
             raise
         return result, not result.get("isError")
@@ -232,9 +237,10 @@ class _Session(mcp.ClientSession):
     _validate_tool_result = validate_tool_result  # mcp 1
 
 
-def _closed(error: Any) -> bool:
-    """Return whether an error is the package's word for the end of a connection; servers use its code too."""
-    return (error.code, error.message) == (mcp.types.CONNECTION_CLOSED, "Connection closed")
+def _broken(error: Any, *, by_http: bool) -> bool:
+    """Return whether an error is the package's own word for a broken connection, as against the server's."""
+    said = (error.code, error.message)
+    return said == CLOSED or (by_http and (said in STAND_INS or error.code in STAND_IN_CODES))
 
 
 def _refusal(text: str) -> tuple[dict[str, Any], bool]:

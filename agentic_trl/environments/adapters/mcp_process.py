@@ -173,6 +173,7 @@ class ServerProcess:
         complaints: asyncio.Task[None],
     ) -> None:
         """Hand the server's messages on until there are no more, or something else."""
+        line, fault = b"", ""
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with inbox:
                 try:

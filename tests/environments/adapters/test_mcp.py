@@ -2,7 +2,9 @@
 
 Mutations seen red: parts of a result run together; an object shown beside its text; errors of tools and of the protocol
 as results, or as failures of the server; the first page of tools alone; the tool of the reward shown; tools that were not
-asked for; variables or the folder left out; lines of 64 kB alone; the noise seed among the columns.
+asked for; variables or the folder left out; lines of 64 kB alone; the noise seed among the columns; results that are held
+against the schema of the tool, or that cannot be read, as failures of the server; half a character as nonsense; processes of
+other tests counted.
 """
 
 import functools

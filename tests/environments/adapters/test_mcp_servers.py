@@ -2,7 +2,8 @@
 
 Mutations seen red: a server that goes on over a reset, or over the end of its episode; a call that ``cut`` does not end, nor
 the limit of a call; a server kept after a start that failed; lines without a bound; nonsense passed over; the end of a process
-not seen where others hold its pipes; these others left; a server that outlives this process, or is killed at once; streams the
+not seen where others hold its pipes, in its group or in none; these others left; an end that is waited for without a bound; a
+closed connection as a result; errors without the server's last words; a server that outlives this process, or is killed at once; streams the
 wrong way round; headers left out.
 """
 
@@ -110,6 +111,7 @@ def refusal(code, text):
         (-32000, "Connection closed", True),
         (-32000, "no such page", False),
         (-32600, "Connection closed", False),
+        (-32601, "Not Found", False),
     ],
 )
 def test_the_end_of_a_connection_is_no_result(code, text, ours):
