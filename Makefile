@@ -33,7 +33,7 @@ test-deepspeed: .venv-deepspeed/installed  ## Tests with DeepSpeed on the CPU, i
 
 test-envs: $(ENVS)/installed-envs  ## Benchmarks and other people's environments, in a venv of their own (Java 9+ for one)
 	$(ENVS)/bin/python -m pytest -m envs tests/environments/adapters
-	$(ENVS)/bin/python -m pytest tests/environments/adapters/test_mcp.py tests/environments/adapters/test_mcp_servers.py
+	$(ENVS)/bin/python -m pytest tests/environments/adapters/test_mcp.py tests/environments/adapters/test_mcp_servers.py tests/environments/adapters/test_mcp_http.py
 
 test-frameworks: $(FRAMEWORKS)/installed  ## Agent frameworks, in a venv of their own
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks

@@ -20,8 +20,14 @@ from mcp.shared import _httpx_utils, exceptions
 from agentic_trl.environments.adapters.mcp_process import GRACE, ServerProcess, Streams
 from agentic_trl.user_values import error_text
 
-INVALID_PARAMS = -32602
-"""The protocol's code of a call with a name or arguments that the server does not take."""
+CLOSED = (-32000, "Connection closed")
+"""What the package says of a connection that ended; the code is one of servers too."""
+
+STAND_INS = {(-32601, "Not Found"), (-32603, "Server returned an error response")}
+"""What it says by HTTP in the place of a server that gave no answer."""
+
+STAND_IN_CODES = {-32000, -32001, -32600, 32600, -32700}
+"""Codes of the other such things that it says by HTTP; a refusal of a call seldom has one."""
 
 _RefusedError: Any = getattr(exceptions, "MCPError", None) or getattr(exceptions, "McpError")  # noqa: B009  mcp 2, mcp 1
 
@@ -31,6 +37,9 @@ class ServerAddress:
 
     failure = ""
     """Nothing: what is wrong is said by the calls."""
+
+    last_words = ""
+    """Nothing: its stderr is another's."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         """Bind an address.
@@ -51,6 +60,7 @@ class ServerAddress:
         """
         # The package's own maker of clients: version 1 takes one of httpx, version 2 one of httpx2.
         async with _httpx_utils.create_mcp_http_client(headers=self._headers) as client:
+            client.timeout = None  # the connection has its own, which may be longer
             connected: Any = streamable_http_client(self._url, http_client=client)
             async with connected as (read, write, *_):
                 yield read, write
@@ -155,7 +165,7 @@ class Connection:
             self.cut()
             raise TimeoutError(
                 f"The MCP server took longer than timeout={self._timeout:g} seconds for the {what}, expected an answer. Raise "
-                "`timeout` of the environment, or look at what the server waits for."
+                f"`timeout` of the environment, or look at what the server waits for.{self._server.last_words}"
             ) from None
         except Exception as error:
             raise RuntimeError(self._why(error)) from error
@@ -184,7 +194,7 @@ class Connection:
             return
         async with AsyncExitStack() as stack:
             read, write = await stack.enter_async_context(self._server.streams())
-            self._session = await stack.enter_async_context(mcp.ClientSession(read, write))
+            self._session = await stack.enter_async_context(_Session(read, write))
             await self._session.initialize()
             self._opened.set_result(await self._listed())
             await asyncio.Event().wait()
@@ -202,20 +212,40 @@ class Connection:
                 return tools
 
     async def _asked(self, call: Any) -> tuple[dict[str, Any], bool]:
-        """Await a call; what the server itself says against it is a result.
+        """Await a call; what the server itself says against it is a result, as is an answer that cannot be read.
 
         Raises:
             RuntimeError: If the server failed.
         """
         try:
             result = _plain(await call)
+        except ValueError:  # such as a part of a type that the package does not know
+            return _refusal("the tool gave a result that is none of the protocol")
         except _RefusedError as error:
-            # By HTTP all other codes are also what the package says of a broken connection.
-            own = isinstance(self._server, ServerProcess) and not self._server.failure
-            if own or error.error.code == INVALID_PARAMS:
-                return {"content": [{"type": "text", "text": error.error.message}]}, False
+            if not _broken(error.error, by_http=isinstance(self._server, ServerAddress)):
+                return _refusal(error.error.message)
             raise
         return result, not result.get("isError")
+
+
+class _Session(mcp.ClientSession):
+    """A session that hands results on which do not keep to the schema that the tool itself gave."""
+
+    async def validate_tool_result(self, name: str, result: Any) -> None:
+        """Accept a result."""
+
+    _validate_tool_result = validate_tool_result  # mcp 1
+
+
+def _broken(error: Any, *, by_http: bool) -> bool:
+    """Return whether an error is the package's own word for a broken connection, as against the server's."""
+    said = (error.code, error.message)
+    return said == CLOSED or (by_http and (said in STAND_INS or error.code in STAND_IN_CODES))
+
+
+def _refusal(text: str) -> tuple[dict[str, Any], bool]:
+    """Return the result of a call that failed, while the server goes on."""
+    return {"content": [{"type": "text", "text": text}]}, False
 
 
 def _plain(result: Any) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """An MCP server that is a program: lines of JSON over its pipes, as the protocol's stdio has them.
 
 Unlike the transport of the package ``mcp`` it bounds a line, takes what is no message for a failure of the server, and ends the
-server with all that it started, with its session and with this process.
+server and its process group with its session and with this process.
 """
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -43,6 +44,24 @@ _read_message = (
 
 Streams = tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]
 """Messages of the server, messages to it."""
+
+
+def _message(line: bytes) -> Any:
+    """Return a message; half a character, which JSON can spell, is a question mark in it."""
+    try:
+        return _read_message(line)
+    except ValueError:
+        plain = json.dumps(json.loads(line), ensure_ascii=False)
+        return _read_message(plain.encode("utf-8", "replace"))
+
+
+async def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait for the end of a process for a while, and return whether it came."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not has_ended(process):
+                await asyncio.sleep(LOOK)
+    return has_ended(process)
 
 
 class ServerProcess:
@@ -88,16 +107,17 @@ class ServerProcess:
             stdin, _ = await loop.connect_write_pipe(asyncio.Protocol, process.stdin)
             pipes.append(stdin)
             complaints = loop.create_task(self._listen(errors))
-            tasks += [complaints, loop.create_task(self._write(from_session, stdin))]
-            tasks += [loop.create_task(self._read(output, to_session, complaints))]
-            tasks += [loop.create_task(self._watch(process))]
+            reading = loop.create_task(self._read(output, to_session, complaints))
+            tasks += [complaints, reading, loop.create_task(self._write(from_session, stdin))]
+            tasks += [loop.create_task(self._watch(process, reading))]
             yield from_server, to_server
         finally:
             try:
                 await self._leave(process, pipes)
             finally:
                 self.kill()
-                process.wait()
+                with self._lock:
+                    process.wait()
                 for task in tasks:
                     task.cancel()
                 for transport in pipes:
@@ -106,8 +126,14 @@ class ServerProcess:
                     stream.close()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
+    @property
+    def last_words(self) -> str:
+        """The end of the server's stderr, behind a sentence; nothing where it wrote nothing."""
+        words = error_text(self._words.decode("utf-8", "replace")).strip()
+        return f" The end of its stderr:\n{words}" if words else ""
+
     def kill(self) -> None:
-        """Kill the server and what it started, from any thread; its number stays taken until it is waited for."""
+        """Kill the server and its process group, from any thread; its number stays taken until it is waited for."""
         with self._lock:
             self._killed = True
             if self._process is not None and self._process.returncode is None:
@@ -146,35 +172,31 @@ class ServerProcess:
         inbox: MemoryObjectSendStream[Any],
         complaints: asyncio.Task[None],
     ) -> None:
-        """Hand the server's messages on until there are no more."""
+        """Hand the server's messages on until there are no more, or something else."""
+        line, fault = b"", ""
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with inbox:
-                while not self.failure:
-                    try:
+                try:
+                    while True:
                         line = await output.readuntil(b"\n")
-                    except asyncio.LimitOverrunError:
-                        self.failure = (
-                            f"The MCP server wrote a message of more than {LARGEST_MESSAGE} bytes, expected a shorter one. Let "
-                            "its tools answer with less."
-                        )
-                    except asyncio.IncompleteReadError:
-                        self.failure = await self._obituary(complaints)
-                    else:
-                        await self._hand_on(line, inbox)
-
-    async def _hand_on(self, line: bytes, inbox: MemoryObjectSendStream[Any]) -> None:
-        if not line.strip():
-            return
-        try:
-            message = _read_message(line)
-        except ValueError:
-            said = quoted(line.decode("utf-8", "replace").strip())
-            self.failure = (
-                f"The MCP server wrote {said} to its stdout, expected messages of the protocol (JSON-RPC) and nothing else. Let "
-                "it write what it has to say to its stderr."
-            )
-            return
-        await inbox.send(SessionMessage(message))
+                        if line.strip():
+                            await inbox.send(SessionMessage(_message(line)))
+                except asyncio.LimitOverrunError:
+                    fault = (
+                        f"The MCP server wrote a message of more than {LARGEST_MESSAGE} bytes, expected a shorter one. Let "
+                        "its tools answer with less."
+                    )
+                except asyncio.IncompleteReadError:
+                    fault = await self._obituary()
+                except (ValueError, RecursionError):
+                    said = quoted(line.decode("utf-8", "replace").strip())
+                    fault = (
+                        f"The MCP server wrote {said} to its stdout, expected messages of the protocol (JSON-RPC) and "
+                        "nothing else. Let it write what it has to say to its stderr."
+                    )
+                self.kill()
+                await asyncio.wait([complaints], timeout=GRACE)
+                self.failure = fault + self.last_words
 
     async def _write(
         self, outbox: MemoryObjectReceiveStream[Any], stdin: asyncio.WriteTransport
@@ -188,8 +210,8 @@ class ServerProcess:
         while part := await errors.read(2**16):
             self._words = (self._words + part)[-KEPT_ERRORS:]
 
-    async def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the end of a server, and kill what it left running, which holds its pipes open."""
+    async def _watch(self, process: subprocess.Popen[bytes], reading: asyncio.Task[None]) -> None:
+        """Wait for the end of a server, kill what it left in its group, and let nobody else hold its pipes open."""
         ending, ended = end_descriptor(process.pid), asyncio.Event()
         if ending is None:
             while not has_ended(process):
@@ -203,17 +225,20 @@ class ServerProcess:
                 loop.remove_reader(ending)
                 os.close(ending)
         self.kill()
+        await asyncio.wait([reading], timeout=GRACE)
+        if not reading.done():
+            self.failure = await self._obituary() + self.last_words
+            reading.cancel()
 
-    async def _obituary(self, complaints: asyncio.Task[None]) -> str:
-        """Return how the server ended, which has closed its stdout."""
+    async def _obituary(self) -> str:
+        """Return how the server ended, which has closed its stdout, or is about to end."""
         assert self._process is not None
-        await asyncio.wait([complaints], timeout=GRACE)
-        with self._lock:
-            code = self._process.wait()
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        words = error_text(self._words.decode("utf-8", "replace")).strip()
-        last = f" The end of its stderr:\n{words}" if words else ""
-        return f"The MCP server {how}, expected it to run until the episode is over.{last}"
+        how = "closed its stdout"
+        if await _has_ended(self._process, GRACE):
+            with self._lock:
+                code = self._process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return f"The MCP server {how}, expected it to run until the episode is over."
 
     async def _leave(
         self, process: subprocess.Popen[bytes], pipes: list[asyncio.BaseTransport]
@@ -224,7 +249,4 @@ class ServerProcess:
             if stdin.get_write_buffer_size():  # it does not read
                 stdin.abort()
             stdin.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.0 if self.failure or self._killed else GRACE):
-                while not has_ended(process):
-                    await asyncio.sleep(LOOK)
+        await _has_ended(process, 0.0 if self.failure or self._killed else GRACE)

@@ -1,4 +1,4 @@
-"""Servers that write the protocol by hand: ``python mcp_raw.py KIND``."""
+"""Servers that write the protocol by hand: ``python mcp_raw.py KIND``; what follows marks its processes."""
 
 import json
 import os
@@ -8,6 +8,15 @@ import sys
 import time
 
 TOOL = {"inputSchema": {"type": "object", "properties": {}}}
+
+TEXT = {"type": "text", "text": "a text"}
+ODD = {
+    "other": {"content": [TEXT], "structuredContent": {"x": "no number"}},
+    "without": {"content": [TEXT]},
+    "unknown": {"content": [{"type": "smell", "data": "YQ=="}], "structuredContent": {"x": 1}},
+    "half": {"content": [{"type": "text", "text": "a \ud83d b \ud83d\ude00 ü"}], "isError": True},
+}
+"""Results that a strict client refuses."""
 
 
 def answer(request, result=None, error=None):
@@ -21,6 +30,9 @@ def listed(kind, cursor):
         return {"tools": []}
     if kind == "add":
         return {"tools": [{**TOOL, "name": "add"}]}
+    if kind == "odd":
+        schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+        return {"tools": [{**TOOL, "name": name, "outputSchema": schema} for name in ODD]}
     page = int(cursor or 0)
     tool = {**TOOL, "name": "abc"[page], "title": f"tool {page}"}
     return {"tools": [tool], **({"nextCursor": str(page + 1)} if page < 2 else {})}
@@ -28,8 +40,9 @@ def listed(kind, cursor):
 
 def wrong(kind):
     """What a broken server does in place of an answer."""
+    if kind in {"dies", "prints", "hangs"}:
+        print("the last words", file=sys.stderr, flush=True)
     if kind == "dies":
-        sys.stderr.write("the last words")
         sys.exit(3)
     if kind == "killed":
         os.kill(os.getpid(), 9)
@@ -39,8 +52,9 @@ def wrong(kind):
         for _ in range(100):
             sys.stdout.write("x" * 2**20)
         print(flush=True)
-    if kind == "forks":  # what it leaves holds all pipes
-        subprocess.Popen([sys.executable, "-c", f"import time; time.sleep(600)  # {__file__}"])
+    if kind in {"forks", "leaves"}:  # what it leaves holds all pipes
+        child = [sys.executable, "-c", "import time; time.sleep(600)", *sys.argv[2:]]
+        subprocess.Popen(child, start_new_session=kind == "leaves")
         sys.exit(0)
     time.sleep(600)
 
@@ -49,6 +63,9 @@ def called(kind, request):
     if kind == "add":
         given = request["params"]["arguments"]
         answer(request, {"content": [{"type": "text", "text": str(sum(given.values()))}]})
+        return
+    if kind == "odd":
+        answer(request, ODD[request["params"]["name"]])
         return
     if kind not in {"pages", "errors"}:
         wrong(kind)

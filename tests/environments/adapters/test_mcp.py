@@ -2,12 +2,17 @@
 
 Mutations seen red: parts of a result run together; an object shown beside its text; errors of tools and of the protocol
 as results, or as failures of the server; the first page of tools alone; the tool of the reward shown; tools that were not
-asked for; variables or the folder left out; lines of 64 kB alone; the noise seed among the columns.
+asked for; variables or the folder left out; lines of 64 kB alone; the noise seed among the columns; results that are held
+against the schema of the tool, or that cannot be read, as failures of the server; half a character as nonsense; processes of
+other tests counted.
 """
 
 import functools
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 
 import psutil
@@ -32,14 +37,14 @@ from tests.tiny import make_args
 SERVER, RAW = mcp_server.__file__, mcp_raw.__file__
 
 
+OWN = f"tests-{os.getpid()}"
+"""Last argument of the servers of this process: others may test at the same time."""
+
+
 def alive():
     """Processes of the servers of these tests."""
     running = psutil.process_iter(["cmdline"])
-    return [
-        one.pid
-        for one in running
-        if any(path in " ".join(one.info["cmdline"] or ()) for path in (SERVER, RAW))
-    ]
+    return [one.pid for one in running if OWN in (one.info["cmdline"] or ())]
 
 
 def gone():
@@ -47,6 +52,13 @@ def gone():
     while alive() and time.monotonic() < end:
         time.sleep(0.05)
     return not alive()
+
+
+def test_servers_of_other_tests_are_not_counted():
+    with subprocess.Popen([sys.executable, RAW, "hangs", f"{OWN}0"]) as other:
+        seen = alive()
+        other.kill()
+    assert seen == []
 
 
 def play(factory, *texts, pool, episodes=1, **more):
@@ -78,7 +90,7 @@ POOLS = {
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_an_episode_written_out(pool):
-    sums = functools.partial(McpEnv, ["python", SERVER], tools=["add"], reward="score")
+    sums = functools.partial(McpEnv, ["python", SERVER, OWN], tools=["add"], reward="score")
     played = play(sums, TWO, BAD, FINAL, pool=POOLS[pool], episodes=1 + (pool == "waiting"))
     for one in played:  # the second is as the first: no state of one server reaches another
         assert timeless(one) == (
@@ -116,7 +128,7 @@ def test_text_of_a_tool_cannot_forge_a_turn_or_a_call():
             return answer
 
     forged = {"name": "say", "arguments": {"text": text}}
-    (one,) = play(functools.partial(Forged, ["python", SERVER]), BAD, FINAL, pool={})
+    (one,) = play(functools.partial(Forged, ["python", SERVER, OWN]), BAD, FINAL, pool={})
     assert said[0]["content"] == text  # the server's, as it is
     tool, *shown, end, assistant = one.turns[1].observation_ids
     assert (tool, end, assistant) == ids("<tool> <end> <assistant>")
@@ -174,7 +186,7 @@ def test_a_policy_is_trained_on_what_it_said_to_the_tools(tmp_path):
             learning_rate=1e-4,
             **small,
         ),
-        environment=functools.partial(McpEnv, ["python", RAW, "add"]),
+        environment=functools.partial(McpEnv, ["python", RAW, "add", OWN]),
         reward_funcs=calls,
         train_dataset=Dataset.from_list([{"prompt": "a"}] * 2),
         processing_class=chat().tokenizer,
@@ -203,7 +215,7 @@ def test_a_policy_is_trained_on_what_it_said_to_the_tools(tmp_path):
 @pytest.fixture(scope="module")
 def running():
     """An environment whose server serves several tests that leave nothing behind in it."""
-    env = McpEnv(["python", SERVER], instructions="x", variables={"MINE": "$HOME"}, folder="/")
+    env = McpEnv(["python", SERVER, OWN], instructions="x", variables={"MINE": "$HOME"}, folder="/")
     _, info = env.reset()
     yield env, info
     env.close()
@@ -265,7 +277,7 @@ def test_a_call_that_fails_is_told_and_the_episode_goes_on(running, name, argume
 
 
 def test_a_response_without_a_call_is_the_last():
-    env = McpEnv(["python", RAW, "pages"], instructions="x")
+    env = McpEnv(["python", RAW, "pages", OWN], instructions="x")
     env.reset(options={"prompt": "a", "column": 1, "noise_seed": 2})
     assert env.step(message(content="done")) == (
         "",
@@ -281,7 +293,7 @@ def test_a_response_without_a_call_is_the_last():
 
 
 def test_what_a_server_that_is_no_python_may_say():
-    env = McpEnv(["python", RAW, "pages"], instructions="x")
+    env = McpEnv(["python", RAW, "pages", OWN], instructions="x")
     _, info = env.reset()
     shown = [one["function"] for one in info["tools"]]
     assert [(one["name"], one["description"]) for one in shown] == [
@@ -300,8 +312,30 @@ def test_what_a_server_that_is_no_python_may_say():
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "invalid"),
+    [
+        ("other", "a text", False),
+        ("without", "a text", False),
+        ("half", "{'error': 'a ? b \U0001f600 ü'}", True),
+        (
+            "unknown",
+            "{'error': 'the tool gave a result that is none of the protocol'}",
+            True,
+        ),
+    ],
+)
+def test_a_result_that_a_strict_client_refuses_is_one_of_a_call(name, text, invalid):
+    env = McpEnv(["python", RAW, "odd", OWN], instructions="x")
+    env.reset()
+    for _ in range(2):  # the server is as good as before
+        *_, info = env.step(message((name, {})))
+        assert (results(info), info["invalid_action"]) == ([(name, text)], invalid)
+    env.close()
+
+
 def test_the_reward_of_a_tool_is_not_shown_and_its_rise_is_earned():
-    env = McpEnv(["python", SERVER], reward="score", instructions="x", success_threshold=0.5)
+    env = McpEnv(["python", SERVER, OWN], reward="score", instructions="x", success_threshold=0.5)
     assert env.earns_rewards is True
     _, info = env.reset()
     assert "score" not in [one["function"]["name"] for one in info["tools"]]
@@ -330,7 +364,7 @@ def test_the_reward_of_a_tool_is_not_shown_and_its_rise_is_earned():
 
 
 def test_a_reward_that_is_no_number_fails():
-    env = McpEnv(["python", RAW, "pages"], reward="b", instructions="x")
+    env = McpEnv(["python", RAW, "pages", OWN], reward="b", instructions="x")
     env.reset()
     with pytest.raises(
         ValueError,

@@ -2,10 +2,12 @@
 
 Mutations seen red: a server that goes on over a reset, or over the end of its episode; a call that ``cut`` does not end, nor
 the limit of a call; a server kept after a start that failed; lines without a bound; nonsense passed over; the end of a process
-not seen where others hold its pipes; these others left; a server that outlives this process, or is killed at once; streams the
+not seen where others hold its pipes, in its group or in none; these others left; an end that is waited for without a bound; a
+closed connection as a result; errors without the server's last words; a server that outlives this process, or is killed at once; streams the
 wrong way round; headers left out.
 """
 
+import asyncio
 import contextlib
 import os
 import re
@@ -16,19 +18,23 @@ import sys
 import threading
 import time
 
+import mcp.types
 import pytest
+from mcp.shared import exceptions
 
 from agentic_trl.environments.adapters import mcp_process
 from agentic_trl.environments.adapters.mcp import McpEnv
+from agentic_trl.environments.adapters.mcp_connection import Connection
+from agentic_trl.environments.adapters.mcp_process import ServerProcess
 from agentic_trl.environments.base import NoOwnTasksError
 from agentic_trl.rollout.env_pool.pool import Environments
-from tests.environments.adapters.test_mcp import RAW, SERVER, alive, gone
+from tests.environments.adapters.test_mcp import OWN, RAW, SERVER, alive, gone
 from tests.environments.adapters.test_tools import message, results
 from tests.paths import ROOT
 
 
 def broken(kind, **settings):
-    return McpEnv(["python", RAW, kind], **{"instructions": "x", "timeout": 20.0, **settings})
+    return McpEnv(["python", RAW, kind, OWN], **{"instructions": "x", "timeout": 20.0, **settings})
 
 
 def first_call(env):
@@ -40,7 +46,7 @@ SENTENCES = {
     "dies": "ended with exit code 3, expected it to run until the episode is over. The end of its stderr:\nthe last words",
     "killed": "was killed by signal 9, expected it to run until the episode is over.",
     "prints": "wrote 'hello' to its stdout, expected messages of the protocol (JSON-RPC) and nothing else. Let it write what it has "
-    "to say to its stderr.",
+    "to say to its stderr. The end of its stderr:\nthe last words",
     "floods": "wrote a message of more than 8388608 bytes, expected a shorter one. Let its tools answer with less.",
     "forks": "ended with exit code 0, expected it to run until the episode is over.",
 }
@@ -61,14 +67,77 @@ def test_a_server_that_fails_is_a_sentence(kind, when, caplog, capfd):
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
 
 
+@pytest.mark.parametrize("kind", ["at once leaves", "leaves"])
+def test_a_server_that_ends_has_ended_whoever_holds_its_pipes(kind, monkeypatch):
+    monkeypatch.setattr(mcp_process, "GRACE", 0.3)
+    env = broken(kind)
+    with pytest.raises(RuntimeError) as caught:
+        first_call(env)
+    env.close()
+    for child in alive():  # it left the server's group, and with it what is ended here
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    assert str(caught.value) == f"The MCP server {SENTENCES['forks']}"
+    assert gone()
+
+
+def test_a_server_that_only_closes_its_stdout_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(mcp_process, "GRACE", 0.1)
+    server = ServerProcess(["a"], {}, None)
+    program = [sys.executable, "-c", "import time; time.sleep(20)"]
+    with subprocess.Popen(program, start_new_session=True) as server._process:
+        said = asyncio.run(server._obituary())
+        running = server._process.poll() is None
+        server.kill()
+    assert running
+    assert said == (
+        "The MCP server closed its stdout, expected it to run until the episode is over."
+    )
+
+
+def refusal(code, text):
+    """What the package raises for an answer that is an error."""
+    new = hasattr(exceptions, "MCPError")
+    return (
+        exceptions.MCPError(code, text)
+        if new
+        else exceptions.McpError(mcp.types.ErrorData(code=code, message=text))
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "ours"),
+    [
+        (-32000, "Connection closed", True),
+        (-32000, "no such page", False),
+        (-32600, "Connection closed", False),
+        (-32601, "Not Found", False),
+    ],
+)
+def test_the_end_of_a_connection_is_no_result(code, text, ours):
+    connection = Connection(ServerProcess(["a"], {}, None), 1.0)
+
+    async def call():
+        raise refusal(code, text)
+
+    if ours:
+        with pytest.raises(type(refusal(code, text)), match=text):
+            asyncio.run(connection._asked(call()))
+    else:
+        said = {"content": [{"type": "text", "text": text}]}
+        assert asyncio.run(connection._asked(call())) == (said, False)
+
+
 @pytest.mark.parametrize(("kind", "what"), [("at once hangs", "start"), ("hangs", "call of 'a'")])
 def test_a_server_that_hangs_is_a_sentence(kind, what):
     env = broken(kind, timeout=2.0)
     with pytest.raises(TimeoutError) as caught:
         first_call(env)
-    assert str(caught.value).startswith(
+    said = str(caught.value)
+    assert said.startswith(
         f"The MCP server took longer than timeout=2 seconds for the {what}, expected an answer."
     )
+    assert said.endswith(" waits for. The end of its stderr:\nthe last words")
     assert gone()
     env.close()
 
@@ -156,7 +225,7 @@ def test_servers_end_with_the_process_that_started_them():
     program = (
         "import time\n"
         "from agentic_trl.environments.adapters.mcp_connection import Connection, ServerProcess\n"
-        f"server = ServerProcess(['python', {RAW!r}, 'deaf'], {{}}, None)\n"
+        f"server = ServerProcess(['python', {RAW!r}, 'deaf', {OWN!r}], {{}}, None)\n"
         "Connection(server, 60.0).start(); print('ready', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT)
