@@ -31,6 +31,7 @@ EXTRAS = {
     "ReasoningGym-v1": ("reasoning-gym", ["reasoning_gym"], {}),
     "OpenEnv-v1": ("openenv", ["openenv.core"], {"base_url": "http://127.0.0.1:9"}),
     "agent": ("agents", ["uvicorn"], {"command": ["python", "solve.py"]}),
+    "mcp": ("mcp", ["mcp"], {"command": ["python", "server.py"]}),
 }
 
 
