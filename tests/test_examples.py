@@ -37,7 +37,7 @@ def code_lines(source):
     "name",
     [
         pytest.param(one, marks=pytest.mark.slow) if one in LONG else one
-        for one in sorted(path.name for path in EXAMPLES.glob("*.py"))
+        for one in sorted(path.name for path in EXAMPLES.glob("[!_]*.py"))
     ],
 )
 def test_an_example_runs(tmp_path, name):
