@@ -8,12 +8,18 @@ import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 
 import pytest
 from mcp.shared import _httpx_utils
 
 from agentic_trl.environments.adapters.mcp import McpEnv
 from tests.environments.adapters.test_tools import message, results
+
+SINCE_2 = pytest.mark.skipif(
+    version("mcp").startswith("1."),
+    reason="mcp 1 takes any status but 200 for the end of the server, and waits where an answer is no JSON",
+)
 
 CALLS = {
     "good": (200, {"result": {"content": [{"type": "text", "text": "fine"}]}}),
@@ -85,9 +91,9 @@ def env(url):
     ("name", "text"),
     [
         ("busy", "busy"),
-        ("parameters", "no such page"),
+        pytest.param("parameters", "no such page", marks=SINCE_2),
         ("internal", "boom"),
-        ("method", "no such tool"),
+        pytest.param("method", "no such tool", marks=SINCE_2),
     ],
 )
 def test_what_the_server_refuses_is_a_result(env, name, text):
@@ -96,7 +102,7 @@ def test_what_the_server_refuses_is_a_result(env, name, text):
     assert info["invalid_action"] is True
 
 
-@pytest.mark.parametrize("name", ["status", "lost", "nonsense"])
+@pytest.mark.parametrize("name", ["status", "lost", pytest.param("nonsense", marks=SINCE_2)])
 def test_what_the_package_says_for_a_broken_connection_is_a_failure(env, name):
     with pytest.raises(RuntimeError, match=r"^The MCP server failed: "):
         env.step(message((name, {})))
