@@ -14,13 +14,10 @@ from agentic_trl.environments.adapters.common import need
 from agentic_trl.number_ranges import Count, Positive, Range
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.episode.independent import Serving
-from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
-from agentic_trl.trainers.config.arguments import settings_for, within
+from agentic_trl.rollout.manager import RolloutSettings
+from agentic_trl.trainers.config.arguments import settings_for
 from agentic_trl.trainers.config.ranges import check_numbers
-from agentic_trl.trainers.model.context_limit import context_limit
-from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
-from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning
-from agentic_trl.trainers.model.probe import probe_for_evaluation
+from agentic_trl.trainers.evaluate import local_player
 from agentic_trl.user_values import quoted
 
 API_KEY = "AGENTIC_TRL_API_KEY"
@@ -152,22 +149,14 @@ def _serving(
     name: str, settings: RolloutSettings, *, tokenizer: str | None, service: Service, probe: bool
 ) -> Serving:
     """Load a model, and put it behind a service."""
-    path = embedded(name)
-    model = load_model(path)
-    refuse_prompt_learning(model)
-    words = load_tokenizer(tokenizer, path, model)
-    ends = stop_ids(model, words)
-    settings = within(settings, context_limit(model))
-    manager = RolloutManager({}, settings, tokenizer=words, stop_ids=ends)
-    if probe:
-        manager.cache = probe_for_evaluation(model, words, pad_id=manager.pad_id)
+    model, manager = local_player(embedded(name), settings, {}, tokenizer=tokenizer, probe=probe)
     model.eval()
     return Serving(
         service=service,
         engine=manager.engine(model, settings.sampling),
         chat=manager.chat,
-        stop_ids=ends,
-        limits=settings.limits,
+        stop_ids=manager.stop_ids,
+        limits=manager.settings.limits,
         prefill=settings.response_prefill,
     )
 

@@ -118,7 +118,9 @@ class RolloutManager:
             timeout=settings.env_timeout,
             waiting=[name for name, spec in specs.items() if spec.waits],
         )
-        self._stop_ids, self._tokenizer = stop_ids, tokenizer
+        self._tokenizer = tokenizer
+        self.stop_ids = stop_ids
+        """Token ids that end a response."""
         self.pad_id = _filler(tokenizer)
         self.chat = (
             PlainText(tokenizer)
@@ -155,7 +157,7 @@ class RolloutManager:
         rollout = Rollout(
             engine=engine,
             chat=self.chat,
-            stop_ids=self._stop_ids,
+            stop_ids=self.stop_ids,
             limits=self.settings.limits,
             history=self.settings.history,
             prefill=self.settings.response_prefill,
@@ -202,7 +204,7 @@ class RolloutManager:
         return TransformersEngine(
             model,
             pad_id=self.pad_id,
-            stop_ids=self._stop_ids,
+            stop_ids=self.stop_ids,
             sampling=sampling,
             stop_text=StopStringCriteria(self._tokenizer, stops) if stops else None,
             slots=self.settings.engine_slots,

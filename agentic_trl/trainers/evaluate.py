@@ -139,7 +139,14 @@ def evaluate(
         refuse_missing_packages(specs)
         rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
     if remote is None:
-        player, manager = _local(model, tokenizer, chosen, specs, rows, probe=engine_probe)
+        player, manager = local_player(
+            model,
+            chosen,
+            specs,
+            tokenizer=tokenizer,
+            plain_text=has_text_prompts(specs, rows),
+            probe=engine_probe,
+        )
     else:
         player, manager = remote.model, remote.manager(specs, chosen)
     starts = [
@@ -153,8 +160,8 @@ def evaluate(
     if remote is None:
         records = [EpisodeRecord.of(one) for one in trajectories]
     else:
-        records = remote.records(trajectories)
         trajectories = [without_ids(one) for one in trajectories]
+        records = remote.records(trajectories)
     refuse_broken_batch(records, max_failed_fraction=max_failed_fraction)
     metrics = {**summarize_tasks(records), **summarize_faults(records)}
     return Evaluation(
@@ -162,16 +169,29 @@ def evaluate(
     )
 
 
-def _local(
+def local_player(
     model: str | Model,
-    tokenizer: Any,
     settings: RolloutSettings,
     specs: Mapping[str, EnvSpec],
-    rows: Sequence[Mapping[str, Any]],
     *,
-    probe: bool,
+    tokenizer: Any = None,
+    plain_text: bool = False,
+    probe: bool = True,
 ) -> tuple[Model, RolloutManager]:
-    """Return a model of this process, and what plays with it."""
+    """Return a model of this process, and what plays with it.
+
+    Args:
+        model: As in ``evaluate``.
+        settings: How responses are sampled; without a limit of the context they get the model's.
+        specs: The environments by name.
+        tokenizer: As in ``evaluate``.
+        plain_text: Whether prompts are texts without a chat template.
+        probe: Whether the model is checked first.
+
+    Raises:
+        OSError: If the model cannot be loaded.
+        ValueError: If the tokenizer does not fit it, or it cannot be sampled right.
+    """
     loaded = load_model(model)
     tokenizer = load_tokenizer(tokenizer, model, loaded)
     manager = RolloutManager(
@@ -179,7 +199,7 @@ def _local(
         within(settings, context_limit(loaded)),
         tokenizer=tokenizer,
         stop_ids=stop_ids(loaded, tokenizer),
-        plain_text=has_text_prompts(specs, rows),
+        plain_text=plain_text,
     )
     refuse_prompt_learning(loaded)
     if probe:

@@ -6,7 +6,6 @@ sampling that the interface has no words for) is refused; the trajectories hold 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.evaluation import EpisodeRecord
@@ -63,12 +62,11 @@ class RemotePlay:
         """Return the records of episodes, with the server's numbers of tokens.
 
         Args:
-            trajectories: The episodes in the order in which they were played.
+            trajectories: The episodes in the order in which they were played, without ids.
         """
-        records = [EpisodeRecord.of(one) for one in trajectories]
         return [
-            replace(one, tokens=self.tokens.get(index) or 0, unused_tokens=0)
-            for index, one in enumerate(records)
+            replace(EpisodeRecord.of(one), tokens=self.tokens.get(index) or 0)
+            for index, one in enumerate(trajectories)
         ]
 
     def counted(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -93,8 +91,7 @@ def without_ids(trajectory: Trajectory) -> Trajectory:
 
 
 def _bare(turn: Turn) -> Turn:
-    nothing: dict[str, Any] = {"observation_ids": (), "response_ids": ()}
-    return replace(turn, **nothing, response_logprobs=(), token_kinds=())
+    return replace(turn, observation_ids=(), response_ids=(), response_logprobs=(), token_kinds=())
 
 
 def _refuse_local(settings: RolloutSettings) -> None:
