@@ -76,19 +76,31 @@ class Situation:
     """What the oracle does."""
 
 
-def main() -> None:
-    """Make the policy and write it."""
+def read_flags(kind: Any, output: str, description: str | None) -> tuple[Path, Any]:
+    """Return where a policy is written and its recipe, as the flags say; set its thread and its seed.
+
+    Args:
+        kind: Class of the recipe, whose fields are flags.
+        output: Folder unless a flag names another.
+        description: What ``--help`` says.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        description=description, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=Path(tiny_policy()))
-    for name, value in asdict(Recipe()).items():
+    parser.add_argument("--output", type=Path, default=Path(output))
+    for name, value in asdict(kind()).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
     arguments = vars(parser.parse_args())
-    output = arguments.pop("output")
-    recipe = Recipe(**arguments)
+    folder = arguments.pop("output")
+    recipe = kind(**arguments)
     torch.set_num_threads(1)  # The order of sums, and so the weights, depends on the threads.
     torch.manual_seed(recipe.seed)
+    return folder, recipe
+
+
+def main() -> None:
+    """Make the policy and write it."""
+    output, recipe = read_flags(Recipe, tiny_policy(), __doc__)
     began = time.time()
     rng = np.random.default_rng(recipe.seed)
     places = situations(recipe.maps, recipe.walks, rng)

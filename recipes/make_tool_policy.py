@@ -8,7 +8,6 @@ before the result is known. So there is something to learn in a minute or two. O
 versions of the libraries write the same weights again.
 """
 
-import argparse
 import itertools
 import json
 import re
@@ -28,7 +27,7 @@ from agentic_trl import AgentEnv, evaluate
 from agentic_trl.assets import tool_policy
 from agentic_trl.rollout.text.chat import ChatFormat
 from examples.agent_openai import TOOL, calculate, solve, tasks
-from recipes.make_tiny_policy import clone, make_model
+from recipes.make_tiny_policy import clone, make_model, read_flags
 from recipes.tiny_tokenizer import make_tokenizer
 
 TAGS = ("<tool_call>", "</tool_call>")
@@ -75,17 +74,7 @@ class Recipe:
 
 def main() -> None:
     """Make the policy and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--output", type=Path, default=Path(tool_policy()))
-    for name, value in asdict(Recipe()).items():
-        parser.add_argument(f"--{name}", type=type(value), default=value)
-    arguments = vars(parser.parse_args())
-    output = arguments.pop("output")
-    recipe = Recipe(**arguments)
-    torch.set_num_threads(1)  # The order of sums, and so the weights, depends on the threads.
-    torch.manual_seed(recipe.seed)
+    output, recipe = read_flags(Recipe, tool_policy(), __doc__)
     began = time.time()
     rng = np.random.default_rng(recipe.seed)
     questions = tasks(HELD_OUT, HELD_OUT + recipe.questions)["question"]
