@@ -23,6 +23,8 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
   times. After the last attempt it ends as ``environment_error`` or ``timeout``; other episodes go on. An
   exit (``SystemExit`` and the like) is an error among others. A template that refuses the environment's messages
   or a response ends the episode as ``environment_error`` at once.
+- Several collections may share a thread (``collecting``): each makes a step when it can, and what it does does not
+  depend on what the others do in between.
 - Settings of the process that an environment changes are put back before the engine steps (``process_settings``).
 - Randomness is a function of (seed, attempt, turn): neither the batch nor what ran before matters.
 - With the order "rounds", and with an engine that is ``collective``, the engine steps only once all of the
@@ -31,20 +33,30 @@ Contract, pinned by ``tests/rollout/test_collect.py``; a change here is a change
   one of them still has an unfinished episode.
 """
 
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from agentic_trl.process_settings import ProcessSettings
 from agentic_trl.rollout.engines.base import Request
-from agentic_trl.rollout.env_pool.pool import Environments
+from agentic_trl.rollout.env_pool.pool import LINGER, Environments
 from agentic_trl.rollout.env_pool.replies import Reply, Stepped
 from agentic_trl.rollout.episode.attempt import Answer, Episode, Keep, Reset, Rollout, Step
 from agentic_trl.rollout.episode.play import play
 from agentic_trl.rollout.task import Start
 from agentic_trl.types import Fault, Trajectory
 
-__all__ = ["Rollout", "collect"]
+__all__ = ["Collecting", "Rollout", "collect", "collecting"]
+
+T = TypeVar("T")
+
+Steps = Generator[bool, None, T]
+"""Yields after each step, ``False`` where nothing can be done before an environment has answered."""
+
+Collecting = Steps[list[Trajectory]]
+"""Episodes that are being played."""
 
 
 def collect(
@@ -60,10 +72,38 @@ def collect(
     Returns:
         A trajectory for each start, in order.
     """
+    steps = collecting(starts, environments, rollout, waits=True)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            played: list[Trajectory] = end.value
+            return played
+
+
+def collecting(
+    starts: Sequence[Start], environments: Environments, rollout: Rollout, *, waits: bool
+) -> Collecting:
+    """Run episodes step by step.
+
+    Args:
+        starts: The episodes.
+        environments: Where their environments come from and go back to; they are not closed here.
+        rollout: Engine, chat format, limits and the like.
+        waits: Whether a step waits for environments; if not, the caller may do something else meanwhile.
+
+    Yields:
+        Whether a step was made; otherwise an environment has to answer first.
+
+    Returns:
+        A trajectory for each start, in order.
+    """
     settings = ProcessSettings(streams=not environments.concurrent)
-    collection = _Collection(starts, environments, rollout, settings, deque(range(len(starts))))
+    collection = _Collection(
+        starts, environments, rollout, settings, deque(range(len(starts))), waits
+    )
     try:
-        collection.run()
+        yield from collection.run()
     finally:
         environments.recall()
         rollout.engine.finish()
@@ -79,17 +119,18 @@ class _Collection:
     rollout: Rollout
     settings: ProcessSettings
     waiting: deque[int]
+    waits: bool
     active: dict[int, Episode] = field(default_factory=dict)
     done: dict[int, Trajectory] = field(default_factory=dict)
     asked: int = 0
     turns: int = 0
     finished: int = 0
 
-    def run(self) -> None:
+    def run(self) -> Steps[None]:
         """Let engine and environments work until all episodes are done, on all ranks if need be."""
         engine = self.rollout.engine
         while self.waiting or self.active or engine.collective:
-            requests = self._gather()
+            requests = yield from self._gather()
             self.settings.put_back("An environment")
             engine.submit(requests)
             self._report()
@@ -97,14 +138,15 @@ class _Collection:
                 break
             if self.asked or engine.collective:
                 self._advance()
+            yield True
 
-    def _gather(self) -> list[Request]:
+    def _gather(self) -> Steps[list[Request]]:
         """Begin episodes, take in answers of environments, and return the requests that follow."""
         requests: list[Request] = []
         while True:
             while self._startable:
                 self._open(self.waiting.popleft())
-            for index, reply in self._replies():
+            for index, reply in (yield from self._replies()):
                 request = self._settle(index, reply)
                 if request is not None:
                     requests.append(request)
@@ -113,14 +155,27 @@ class _Collection:
             if not waits and not self._startable:
                 return requests
 
-    def _replies(self) -> list[tuple[int, Reply]]:
+    def _replies(self) -> Steps[list[tuple[int, Reply]]]:
         """Answers of environments: those that are there, or all of them in the order of the episodes."""
-        replies = self.environments.take(wait=not self.asked or self._in_step)
+        replies = yield from self._taken(wait=not self.asked or self._in_step)
         if not self._in_step:
             return replies
         while self.environments.outstanding:
-            replies += self.environments.take(wait=True)
+            replies += yield from self._taken(wait=True)
         return sorted(replies, key=lambda one: one[0])
+
+    def _taken(self, *, wait: bool) -> Steps[list[tuple[int, Reply]]]:
+        """The next answers, and as with ``Environments.take`` those of the moment after the first."""
+        if self.waits or not wait:
+            return self.environments.take(wait=wait)
+        replies = self.environments.take(wait=False)
+        until = time.monotonic() + LINGER if replies else None
+        while self.environments.outstanding and (until is None or time.monotonic() < until):
+            yield False
+            replies += self.environments.take(wait=False)
+            if replies and until is None:
+                until = time.monotonic() + LINGER
+        return replies
 
     @property
     def _in_step(self) -> bool:

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from threading import Semaphore
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 from transformers import StopStringCriteria
 
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Seconds, check_fields
 from agentic_trl.process_settings import Folder, keeping
-from agentic_trl.rollout.collect import Rollout, collect
+from agentic_trl.rollout.collect import Collecting, Rollout, collect, collecting
 from agentic_trl.rollout.engines.base import Engine, EngineFactory, Sampling
 from agentic_trl.rollout.engines.transformers.cache_kinds import CacheKind
 from agentic_trl.rollout.engines.transformers.engine import TransformersEngine
@@ -90,6 +90,7 @@ class RolloutManager:
         plain_text: bool = False,
         engine: EngineFactory | None = None,
         anyone: Callable[[bool], bool] = lambda active: active,
+        permits: Semaphore | None = None,
     ) -> None:
         """Set up rollouts.
 
@@ -102,6 +103,7 @@ class RolloutManager:
             engine: Makes the engine of a rollout; ``None`` samples with the model itself.
             anyone: Given whether this rank has unfinished episodes, tells whether any rank has; called by all ranks
                 together, for an engine that they step together.
+            permits: Held by the workers of environments while they are busy; ``None`` for ``env_workers`` of its own.
         """
         self.settings = settings
         self.cache: CacheKind | None = None
@@ -117,6 +119,7 @@ class RolloutManager:
             kind=settings.env_worker_kind,
             timeout=settings.env_timeout,
             waiting=[name for name, spec in specs.items() if spec.waits],
+            permits=permits,
         )
         self._tokenizer = tokenizer
         self.stop_ids = stop_ids
@@ -149,12 +152,46 @@ class RolloutManager:
         Returns:
             A trajectory for each start.
         """
+        rollout = self._rollout(model, temperature=temperature, at_once=at_once, progress=progress)
+        with _evaluating(model), keeping("An environment"), self._folder.entered(), torch.no_grad():
+            return collect(starts, self._environments, rollout)
+
+    def playing(
+        self,
+        model: Any,
+        starts: Sequence[Start],
+        *,
+        temperature: float | None = None,
+        progress: Callable[[int, int], None] = lambda turns, finished: None,
+    ) -> Collecting:
+        """Play episodes step by step, beside others, in a process that does nothing else.
+
+        Args:
+            model: The model to sample from, in evaluation mode; the caller has switched gradients off.
+            starts: The episodes.
+            temperature: Sampling temperature, 0 for greedy; ``None`` takes the settings'.
+            progress: Called with turns taken and episodes finished.
+
+        Returns:
+            The steps, which give a trajectory for each start in the end; see ``collecting``.
+        """
+        rollout = self._rollout(model, temperature=temperature, at_once=None, progress=progress)
+        return collecting(starts, self._environments, rollout, waits=False)
+
+    def _rollout(
+        self,
+        model: Any,
+        *,
+        temperature: float | None,
+        at_once: int | None,
+        progress: Callable[[int, int], None],
+    ) -> Rollout:
         sampling = self.settings.sampling
         if temperature is not None:
             sampling = replace(sampling, temperature=temperature)
         engine = self.engine(model, sampling)
         engine.slots = min((n for n in (at_once, engine.slots) if n is not None), default=None)
-        rollout = Rollout(
+        return Rollout(
             engine=engine,
             chat=self.chat,
             stop_ids=self.stop_ids,
@@ -168,8 +205,6 @@ class RolloutManager:
             progress=progress,
             anyone=self._anyone,
         )
-        with _evaluating(model), keeping("An environment"), self._folder.entered(), torch.no_grad():
-            return collect(starts, self._environments, rollout)
 
     def start(
         self, task: Mapping[str, Any], *, group: int, member: int, seed: tuple[int, ...]
@@ -240,30 +275,3 @@ def _filler(tokenizer: Any) -> int:
     """Id that fills rows, where nothing sees it: any will do for a tokenizer without one of its own."""
     own = (tokenizer.pad_token_id, tokenizer.eos_token_id)
     return next((int(one) for one in own if one is not None), 0)
-
-
-class RolloutBar(tqdm):
-    """A bar that counts finished episodes and shows the turns taken."""
-
-    def __init__(self, total: int, *, description: str, disable: bool) -> None:
-        """Open the bar."""
-        super().__init__(
-            total=total,
-            desc=description,
-            unit="episode",
-            leave=False,
-            disable=disable,
-            mininterval=0.5,
-        )
-        self.turns_taken = 0
-
-    def advance(self, turns: int, finished: int) -> None:
-        """Note a round.
-
-        Args:
-            turns: Turns taken in it.
-            finished: Episodes that ended in it.
-        """
-        self.turns_taken += turns
-        self.set_postfix(turns=self.turns_taken, refresh=False)
-        self.update(finished)

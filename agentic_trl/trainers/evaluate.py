@@ -13,9 +13,10 @@ from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Share
 from agentic_trl.process_settings import keeping
+from agentic_trl.progress_bar import RolloutBar
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.remote.model import RemoteModel
-from agentic_trl.rollout.manager import RolloutBar, RolloutManager, RolloutSettings
+from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
 from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.host import Model

@@ -43,6 +43,7 @@ class Environments:
         kind: str = "thread",
         timeout: float | None = None,
         waiting: Collection[str] = (),
+        permits: threading.Semaphore | None = None,
     ) -> None:
         """Set up a pool.
 
@@ -55,12 +56,13 @@ class Environments:
                 environment, which has ``BUILDING`` seconds at least; ``None`` for no limit. Only with workers.
             waiting: Names of environments whose calls wait for a program instead of computing: each has a thread in
                 this process, and any number of them wait at a time.
+            permits: One is held while a worker is busy, in place of ``workers``, by several pools together.
 
         Raises:
             TypeError: If a factory cannot be sent to a process.
         """
         self._outbox: Outbox = SimpleQueue()
-        self._permits = threading.Semaphore(workers)
+        self._permits = permits or threading.Semaphore(workers)
         self._workers = workers
         self._timeout = timeout
         self._waiting = frozenset(waiting)

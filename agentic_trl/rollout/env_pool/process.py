@@ -1,39 +1,14 @@
-"""An environment in a process of its own, which may hang, crash or be killed.
+"""An environment in a process of its own, which may hang, crash or be killed."""
 
-The process is a fresh interpreter that does not run the user's script again, so that a script needs no
-``if __name__ == "__main__"``. Its process group is its own: an interrupt of the keyboard does not reach it,
-and killing it takes along what the environment started, as do its own end and that of the process that started it.
-"""
-
-import json
-import os
 import pickle
-import signal
-import subprocess
-import sys
-import threading
-import time
 from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
+from agentic_trl.child_process import GRACE, ChildProcess, parents_end
 from agentic_trl.rollout.env_pool.checked_calls import Host
 from agentic_trl.rollout.env_pool.replies import Failure, Reply
-
-GRACE = 5.0
-"""Seconds that an environment gets to close itself."""
-
-LOOK = 0.5
-"""Seconds between two looks at whether a process that says nothing is there."""
-
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]);"
-    "from agentic_trl.group_end import end_together; end_together(int(sys.argv[1]));"
-    "from agentic_trl.rollout.env_pool.process import serve; serve(int(sys.argv[1]))"
-)
 
 
 class RemoteHost:
@@ -51,7 +26,7 @@ class RemoteHost:
         """
         self._factory = factory
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         self._killed = False
 
     def call(self, name: str, *arguments: Any) -> Reply:
@@ -66,14 +41,15 @@ class RemoteHost:
         if name == "close":
             self._close()
             return Reply()
-        new = self._process is None
+        new = self._child is None
         if new and (error := self._launch()) is not None:
             return Reply(failure=Failure(error=error))
+        assert self._child is not None
         try:
             if new:
-                self._connection.send_bytes(self._factory)
-            self._send((name, *arguments))
-            reply: Reply = pickle.loads(self._receive())
+                self._child.connection.send_bytes(self._factory)
+            self._child.connection.send_bytes(cloudpickle.dumps((name, *arguments)))
+            reply: Reply = pickle.loads(self._child.receive())
         except (EOFError, OSError):
             return Reply(failure=Failure(error=f"ChildProcessError: {self._obituary()}"))
         except KeyboardInterrupt:
@@ -85,76 +61,33 @@ class RemoteHost:
     def kill(self) -> None:
         """End the process and what it started, at once."""
         self._killed = True
-        if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._child is not None:
+            self._child.kill()
 
     def _launch(self) -> str | None:
         """Start the process; return what keeps it from starting."""
         try:
-            self._connection, theirs = Pipe()
+            self._child = ChildProcess(f"{__name__}:serve", folder=self._folder)
         except OSError as error:
             return _no_start(error)
-        command = [
-            sys.executable,
-            "-c",
-            _PROGRAM,
-            str(theirs.fileno()),
-            json.dumps([str(one) for one in sys.path]),
-        ]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                cwd=self._folder,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._connection.close()
-            return _no_start(error)
-        finally:
-            theirs.close()
         if self._killed:
-            self.kill()
+            self._child.kill()
         return None
 
-    def _send(self, call: Any) -> None:
-        self._connection.send_bytes(cloudpickle.dumps(call))
-
-    def _receive(self) -> bytes:
-        """Wait for an answer; the end of the process may be no end of the connection, which its children keep open.
-
-        Raises:
-            EOFError: If the process has ended.
-        """
-        assert self._process is not None
-        while not self._connection.poll(LOOK):
-            if _ended(self._process, 0.0) and not self._connection.poll():
-                raise EOFError
-        return self._connection.recv_bytes()
-
     def _close(self) -> None:
-        if self._process is None:
+        if self._child is None:
             return
         with suppress(OSError):
             if not self._killed:
-                self._send(("close",))
-                self._connection.poll(GRACE)
-        self._end(self._process)
-        self._connection.close()
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill what is left of the process group, then give its number away."""
-        self.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+                self._child.connection.send_bytes(cloudpickle.dumps(("close",)))
+                self._child.connection.poll(GRACE)
+        self._child.close()
 
     def _obituary(self) -> str:
-        assert self._process is not None
-        _ended(self._process, GRACE)
-        self._end(self._process)
-        code = self._process.returncode
+        assert self._child is not None
+        self._child.ends_within(GRACE)
+        self._child.end()
+        code = self._child.exit_code
         return f"the process of the environment ended with exit code {code} in the middle of a call"
 
 
@@ -166,22 +99,6 @@ def _no_start(error: OSError) -> str:
     )
 
 
-def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Return whether a process ends within some seconds; its number stays taken, as does that of its group."""
-    if not hasattr(os, "waitid"):
-        return False
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-                return True
-        except ChildProcessError:  # waited for by others
-            return True
-        if (left := until - time.monotonic()) <= 0:
-            return False
-        time.sleep(min(0.02, left))
-
-
 def serve(descriptor: int) -> None:
     """Hold an environment until the other side closes the connection.
 
@@ -191,8 +108,7 @@ def serve(descriptor: int) -> None:
     Raises:
         KeyboardInterrupt: If the process is interrupted.
     """
-    connection = Connection(descriptor)
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    connection = parents_end(descriptor)
     host: Host | None = None
     factory = connection.recv_bytes()
     with suppress(EOFError, OSError):
@@ -206,10 +122,3 @@ def serve(descriptor: int) -> None:
             except BaseException as error:  # its module may exit, too
                 reply = pickle.dumps(Reply(failure=Failure.of(error)))
             connection.send_bytes(reply)
-
-
-def _leave_with(parent: int) -> None:
-    """End this process, hanging or not, once its parent is gone."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os.killpg(0, signal.SIGKILL)

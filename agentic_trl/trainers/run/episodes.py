@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from typing import Any
 
-from agentic_trl.rollout.manager import RolloutBar
+from agentic_trl.progress_bar import RolloutBar
 from agentic_trl.rollout.task import Start
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.config.progress import generation_index

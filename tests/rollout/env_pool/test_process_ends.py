@@ -160,7 +160,7 @@ def no_descriptors(*args, **kwargs):
 
 @pytest.mark.parametrize("place", ["Pipe", "subprocess.Popen"])
 def test_no_descriptors_left_is_a_sentence(place, pool_of, monkeypatch):
-    monkeypatch.setattr(f"{process_module.__name__}.{place}", no_descriptors)
+    monkeypatch.setattr(f"agentic_trl.child_process.{place}", no_descriptors)
     before = os.listdir("/proc/self/fd") if sys.platform == "linux" else None
     pool = pool_of(Counter, workers=1, kind="process")
     pool.reset(0, "", 5, {"x": 7})

@@ -1,0 +1,1 @@
+"""Episodes played by a process of their own while the trainer trains."""

@@ -1,0 +1,212 @@
+"""The process that plays episodes: up to S + 1 generations at a time, each by its own weights.
+
+Contract: what a generation is like depends on its job alone. Each has a rollout manager of its own while it is played, with
+environments, engine and cache; no pass of the engine serves two. They take turns in one thread, the oldest first: what
+the trainer waits for is never behind what it will want later, and the others use the time in which its environments work.
+A message that the trainer does not take yet holds nothing up.
+"""
+
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from types import MethodType
+from typing import Any
+
+import cloudpickle
+import torch
+from accelerate.utils.operations import convert_outputs_to_fp32
+
+from agentic_trl.asynchronous.messages import Failed, Job, Message, Played, Progress, Setup
+from agentic_trl.asynchronous.skeleton import named_weights, unpack
+from agentic_trl.asynchronous.weights import SharedWeights
+from agentic_trl.child_process import parents_end
+from agentic_trl.rollout.collect import Collecting
+from agentic_trl.rollout.manager import RolloutManager
+
+MOMENT = 0.002
+"""Seconds that the process waits for a message where all environments are at work."""
+NEWS = 0.2
+"""Seconds between two messages of progress."""
+
+
+def serve(descriptor: int) -> None:
+    """Play what the trainer asks for until it closes the connection, or says so.
+
+    Args:
+        descriptor: File descriptor of the connection.
+    """
+    connection = parents_end(descriptor)
+    outgoing: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_send, args=(connection, outgoing), daemon=True).start()
+
+    def say(message: Message) -> None:
+        outgoing.put(_bytes(message))
+
+    with suppress(EOFError, OSError):
+        try:
+            stage = Stage(pickle.loads(connection.recv_bytes()), say)
+        except Exception as error:
+            say(Failed(error=error, traceback=traceback.format_exc()))
+            connection.recv_bytes()  # until the trainer has read it, and ends this
+            return
+        try:
+            _play(connection, stage)
+        finally:
+            stage.close()
+
+
+def _play(connection: Connection, stage: "Stage") -> None:
+    while True:
+        patience = 0.0 if stage.step() else MOMENT if stage.busy else None
+        while connection.poll(patience):
+            job = pickle.loads(connection.recv_bytes())
+            if job is None:
+                return
+            stage.take(job)
+            patience = 0.0
+
+
+def _send(connection: Connection, outgoing: "SimpleQueue[bytes]") -> None:
+    with suppress(OSError):
+        while True:
+            connection.send_bytes(outgoing.get())
+
+
+def _bytes(message: Message) -> bytes:
+    """Return a message as bytes, an error as a text of itself if it cannot be sent."""
+    try:
+        data: bytes = cloudpickle.dumps(message)
+        if isinstance(message, Failed):
+            pickle.loads(data)
+    except Exception as error:
+        if not isinstance(message, Failed):
+            return _bytes(Failed(error=error, traceback=traceback.format_exc()))
+        plain = RuntimeError(f"{type(message.error).__name__}: {message.error}")
+        return pickle.dumps(Failed(error=plain, traceback=message.traceback))
+    return data
+
+
+class Stage:
+    """The generations that are being played."""
+
+    def __init__(self, setup: Setup, say: Callable[[Message], None]) -> None:
+        """Build models and managers.
+
+        Args:
+            setup: What they are made of.
+            say: Takes messages to the trainer.
+        """
+        torch.set_num_threads(setup.threads)
+        torch.set_grad_enabled(False)
+        self._setup = setup
+        self._say = say
+        workers = max(setup.manager["settings"].env_workers, 1)
+        permits = threading.Semaphore(workers)
+        engine = None if setup.engine is None else setup.engine()
+        self._managers = [
+            RolloutManager(**setup.manager, engine=engine, permits=permits)
+            for _ in range(setup.slots)
+        ]
+        self._models: list[Any] = [None] * setup.slots
+        self._versions: list[int | None] = [None] * setup.slots
+        if setup.layout is not None and setup.model is not None:
+            self._weights = SharedWeights(setup.layout, setup.descriptor)
+            self._models = [self._model(setup.model, slot) for slot in range(setup.slots)]
+        for manager in self._managers:
+            manager.cache = setup.cache  # type: ignore[assignment]
+        self._open: dict[int, _Generation] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a generation is being played."""
+        return bool(self._open)
+
+    def take(self, job: Job) -> None:
+        """Begin a generation."""
+        self._load(job)
+        manager = self._managers[job.generation % self._setup.slots]
+        generation = _Generation(job.generation, self._say)
+        generation.steps = manager.playing(
+            self._models[job.slot],
+            job.starts,
+            temperature=job.temperature,
+            version=job.version,
+            progress=generation.advance,
+        )
+        self._open[job.generation] = generation
+
+    def step(self) -> bool:
+        """Make a step of the oldest generation that can make one; return whether there was one."""
+        for number in sorted(self._open):
+            try:
+                moved = next(self._open[number].steps)
+            except StopIteration as end:
+                self._open.pop(number).end(end.value)
+                return True
+            except BaseException as error:  # an environment's interrupt or exit, too
+                self._open.clear()
+                self._say(Failed(error=error, traceback=traceback.format_exc()))
+                return True
+            if moved:
+                return True
+        return False
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._open.clear()
+        for manager in self._managers:
+            manager.close()
+
+    def _model(self, packed: bytes, slot: int) -> Any:
+        setup = self._setup
+        model = unpack(packed, self._weights.read(slot), device=setup.device)
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(setup.mixed_precision)
+        if dtype is not None:  # as Accelerate wraps the model that is trained
+            kind = torch.device(setup.device).type
+            cast = torch.autocast(kind, dtype)(model.forward.__func__)
+            model.forward = MethodType(convert_outputs_to_fp32(cast), model)
+        return model
+
+    def _load(self, job: Job) -> None:
+        """Take the weights of a job to the device, where that is not the memory that they lie in."""
+        if self._models[job.slot] is None or torch.device(self._setup.device).type == "cpu":
+            return
+        if self._versions[job.slot] != job.version:
+            shared = self._weights.read(job.slot)
+            for name, parameter in named_weights(self._models[job.slot]):
+                parameter.copy_(shared[name])
+            self._versions[job.slot] = job.version
+
+
+class _Generation:
+    """A generation that is being played."""
+
+    steps: Collecting
+
+    def __init__(self, number: int, say: Callable[[Message], None]) -> None:
+        self._number = number
+        self._say = say
+        self._began = self._said = time.monotonic()
+        self._turns = self._finished = 0
+
+    def advance(self, turns: int, finished: int) -> None:
+        self._turns += turns
+        self._finished += finished
+        if time.monotonic() - self._said > NEWS:
+            self._report()
+
+    def end(self, trajectories: Any) -> None:
+        self._report()
+        seconds = time.monotonic() - self._began
+        self._say(Played(generation=self._number, trajectories=trajectories, seconds=seconds))
+
+    def _report(self) -> None:
+        self._say(
+            Progress(generation=self._number, turns=self._turns, finished=self._finished)
+        )
+        self._said, self._turns, self._finished = time.monotonic(), 0, 0

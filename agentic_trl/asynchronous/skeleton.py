@@ -1,0 +1,88 @@
+"""A model without its weights, as bytes, for a process that has these in memory that it shares."""
+
+import io
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor, nn
+
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+"""Parts of a parameter's name that belong to what wraps a module."""
+
+
+def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a model by names that no wrapper changes; shared ones once, by their first name.
+
+    Args:
+        model: The model.
+    """
+    for name, parameter in model.named_parameters():
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        yield name, parameter
+
+
+def pack(model: nn.Module) -> bytes:
+    """Return a model without its weights.
+
+    Args:
+        model: The model; its classes and functions may be those of the user's script.
+
+    Raises:
+        TypeError: If a part of it cannot be pickled.
+    """
+    names = {id(parameter): name for name, parameter in named_weights(model)}
+    file = io.BytesIO()
+    try:
+        _Pickler(file, names).dump(model)
+    except Exception as error:
+        raise TypeError(
+            f"max_staleness > 0 plays episodes in another process, but the {type(model).__name__} cannot be sent there "
+            f"({type(error).__name__}: {error}). Give the model by name or path, take away what was put on it, or set "
+            "max_staleness=0."
+        ) from error
+    return file.getvalue()
+
+
+def unpack(
+    packed: bytes, weights: Mapping[str, Tensor], *, device: torch.device | str = "cpu"
+) -> Any:
+    """Return the model with weights, in evaluation mode.
+
+    Args:
+        packed: Of ``pack``.
+        weights: The parameters by name; on the CPU they are taken as they are, elsewhere copied.
+        device: Where the model is put.
+    """
+    made: dict[str, nn.Parameter] = {}
+
+    def parameter(name: str) -> nn.Parameter:
+        if name not in made:
+            made[name] = nn.Parameter(weights[name], requires_grad=False)
+        return made[name]
+
+    model = _Unpickler(io.BytesIO(packed), parameter).load()
+    return model.to(device).eval()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, file: io.BytesIO, names: Mapping[int, str]) -> None:
+        super().__init__(file)
+        self._names = names
+
+    def persistent_id(self, obj: Any) -> str | None:
+        """Name a parameter in place of its numbers."""
+        return self._names.get(id(obj)) if isinstance(obj, nn.Parameter) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, parameter: Callable[[str], nn.Parameter]) -> None:
+        super().__init__(file)
+        self._parameter = parameter
+
+    def persistent_load(self, name: Any) -> nn.Parameter:
+        """Return the parameter of a name."""
+        return self._parameter(name)

@@ -1,0 +1,239 @@
+"""Generations that are played ahead of the updates (``max_staleness``): their tasks, the weights that play them, what is kept.
+
+All ranks do everything here together; each has a process of its own, which plays this rank's episodes. Held-out episodes are
+played by the trainer itself, with the weights as they are.
+"""
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import cloudpickle
+import torch
+
+from agentic_trl.asynchronous.messages import Job, Setup
+from agentic_trl.asynchronous.pipeline import Pipeline
+from agentic_trl.asynchronous.player import Player, ProcessChannel
+from agentic_trl.asynchronous.skeleton import named_weights, pack
+from agentic_trl.asynchronous.stored import from_plain, to_plain
+from agentic_trl.asynchronous.weights import Layout, SharedWeights
+from agentic_trl.progress_bar import RolloutBar
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.progress import (
+    calls_done,
+    calls_per_generation,
+    generation_index,
+)
+from agentic_trl.trainers.model.frozen_copy import independent_copy
+from agentic_trl.trainers.model.probe import probe_run
+from agentic_trl.trainers.ranks.sharded import gathered, place
+from agentic_trl.trainers.run.episodes import training_starts
+from agentic_trl.trainers.run.resume_state import EpochSampler
+from agentic_trl.types import Trajectory
+
+logger = logging.getLogger(__name__)
+
+
+class Ahead:
+    """What a trainer with ``max_staleness`` has beside one without."""
+
+    def __init__(self, trainer: Host, manager: Mapping[str, Any]) -> None:
+        """Describe the model, before Accelerate wraps it.
+
+        Args:
+            trainer: The trainer.
+            manager: Arguments of the trainer's own rollout manager.
+        """
+        self._trainer = trainer
+        self._manager = manager
+        named = dict(named_weights(trainer.model))
+        self._names = frozenset(named)
+        self._trained = {name for name, one in named.items() if one.requires_grad}
+        self._packed = pack(independent_copy(trainer.model, shared=named.values()))
+        self._weights: SharedWeights | None = None
+        self._pipeline: Pipeline | None = None
+        self._orders: dict[int, list[int]] = {}
+        self._kept: dict[int, list[dict[str, Any]]] = {}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Play ahead while a run lasts, sharing the cores where both compute on them."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(self._threads()[0])
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            self._close()
+
+    def take(self, tasks: Sequence[Mapping[str, Any]]) -> list[Trajectory]:
+        """Begin what is due, and return the episodes of this rank's part of the current generation.
+
+        Args:
+            tasks: The tasks that the data loader gave.
+
+        Raises:
+            RuntimeError: If they are others than those that were played.
+        """
+        trainer, generation = self._trainer, generation_index(self._trainer)
+        self._require_same(tasks, self.tasks(generation))
+        pipeline = self._pipeline or self._open()
+        quiet = trainer.args.disable_tqdm or not trainer.accelerator.is_main_process
+        began = monotonic()
+        with RolloutBar(len(tasks), description="rollout", disable=quiet) as bar:
+            played: list[Trajectory] = pipeline.take(generation, bar.advance)
+        log = trainer._metrics["train"]
+        log["rollout/waited_seconds"].append(monotonic() - began)
+        return played
+
+    def tasks(self, generation: int) -> list[Any]:
+        """Return this rank's tasks of a generation batch: a function of its number, as the data loader's order is.
+
+        Args:
+            generation: Its number, from 0.
+        """
+        trainer, args = self._trainer, self._trainer.args
+        size = args.per_device_train_batch_size * args.steps_per_generation
+        count = size * trainer.accelerator.num_processes // trainer.num_generations
+        per_epoch = max(len(trainer.train_dataset) // count, 1)
+        epoch, chunk = divmod(generation, per_epoch)
+        chosen = self._order(epoch)[chunk * count : (chunk + 1) * count]
+        first = trainer.accelerator.process_index * size
+        rows = {index: trainer.train_dataset[index] for index in set(chosen)}
+        places = range(first, first + size)
+        return [rows[chosen[one // trainer.num_generations]] for one in places]
+
+    def kept(self) -> dict[int, list[dict[str, Any]]]:
+        """Return the episodes that a checkpoint keeps, as plain values; what is begun is played first."""
+        if self._pipeline is None:
+            return dict(self._kept)
+        return {number: to_plain(played) for number, played in self._pipeline.kept().items()}
+
+    def restore(self, kept: Mapping[int, list[dict[str, Any]]]) -> None:
+        """Go on from a checkpoint.
+
+        Args:
+            kept: Of ``kept``; empty to begin anew with the weights as they are.
+        """
+        self._close()
+        self._kept = dict(kept)
+
+    def _close(self) -> None:
+        if self._pipeline is not None:
+            self._player.close()
+        if self._weights is not None:
+            self._weights.close()
+        self._pipeline = self._weights = None
+        self._kept = {}
+
+    def _open(self) -> Pipeline:
+        """Check the model and start the process."""
+        trainer = self._trainer
+        place(trainer)
+        probe_run(trainer)
+        calls = trainer.state.max_steps * trainer.args.gradient_accumulation_steps
+        self._player = Player(self._start)
+        self._pipeline = Pipeline(
+            self._player,
+            staleness=trainer.args.max_staleness,
+            generations=math.ceil(calls / calls_per_generation(trainer)),
+            publish=self._publish,
+            job=self._job,
+        )
+        kept = {
+            number: from_plain(one, self._starts(number)) for number, one in self._kept.items()
+        }
+        self._pipeline.restore(kept)
+        return self._pipeline
+
+    def _start(self) -> ProcessChannel:
+        assert self._weights is not None and self._trainer.rollouts is not None
+        setup = Setup(
+            slots=self._trainer.args.max_staleness + 1,
+            manager=self._manager,
+            threads=self._threads()[1],
+            device=self._device(),
+            mixed_precision=self._trainer.accelerator.mixed_precision,
+            model=self._packed,
+            layout=self._weights.layout,
+            descriptor=self._weights.descriptor,
+            cache=self._trainer.rollouts.cache,
+        )
+        return ProcessChannel(
+            cloudpickle.dumps(setup), descriptors=(self._weights.descriptor,)
+        )
+
+    def _publish(self, slot: int) -> None:
+        """Put the policy's weights into a slot."""
+        trainer = self._trainer
+        with gathered(trainer.model_wrapped), torch.no_grad():
+            model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+            weights = {n: p.detach() for n, p in named_weights(model) if n in self._names}
+            new = self._weights is None
+            if self._weights is None:
+                slots = trainer.args.max_staleness + 1
+                layout = Layout.of(weights, trained=self._trained, slots=slots)
+                self._weights = SharedWeights.reserve(layout)
+            self._weights.write(slot, weights, frozen=new)
+
+    def _job(self, generation: int, slot: int) -> Job:
+        return Job(
+            generation=generation,
+            slot=slot,
+            version=self._trainer.state.global_step,
+            starts=self._starts(generation),
+            temperature=self._trainer.temperature,
+        )
+
+    def _starts(self, generation: int) -> list[Any]:
+        return training_starts(self._trainer, self.tasks(generation), generation=generation)
+
+    def _order(self, epoch: int) -> list[int]:
+        """The order of the tasks in an epoch."""
+        if epoch not in self._orders:
+            sampler = copy(self._trainer._get_train_sampler(self._trainer.train_dataset))
+            assert isinstance(sampler, EpochSampler)
+            sampler.mini_repeat_count = sampler.repeat_count = 1
+            self._orders = {k: v for k, v in self._orders.items() if k == epoch - 1}
+            self._orders[epoch] = list(sampler.of_epoch(epoch))
+        return self._orders[epoch]
+
+    def _device(self) -> str:
+        """Return where this rank's process computes."""
+        accelerator, wanted = self._trainer.accelerator, self._trainer.args.rollout_device
+        if wanted is None:
+            return str(accelerator.device)
+        each = wanted.split(",")
+        return each[accelerator.local_process_index % len(each)].strip()
+
+    def _threads(self) -> tuple[int, int]:
+        """Return the threads of the update and of the rollout; they share the cores if both need them."""
+        threads = torch.get_num_threads()
+        ours = torch.device(self._trainer.accelerator.device).type
+        if self._weights is not None or ours != "cpu" or torch.device(self._device()).type != "cpu":
+            return threads, threads
+        return max(threads - threads // 2, 1), max(threads // 2, 1)
+
+    @staticmethod
+    def _require_same(given: Sequence[Mapping[str, Any]], played: Sequence[Any]) -> None:
+        """Refuse a data loader with an order of its own.
+
+        Raises:
+            RuntimeError: If its tasks are others.
+        """
+        try:
+            same = list(given) == list(played)
+        except ValueError:  # arrays, whose comparison is no answer
+            return
+        if not same:
+            raise RuntimeError(
+                "The data loader gave other tasks than the sampler's order has at this place, and the sampler's were played "
+                "ahead (max_staleness > 0). Leave `get_train_dataloader` and the sampler as they are and see that a row of "
+                "the data set is the same each time that it is read, or set max_staleness=0."
+            )
