@@ -18,6 +18,7 @@ from trl import GRPOConfig
 
 from agentic_trl import AgenticGRPOConfig, AgenticPPOConfig, PPOConfig, evaluate, tiny_policy
 from agentic_trl.methods import DEFAULTS, METHODS, methods_of, readers
+from agentic_trl.ops.sampler_correction import CORRECTION_MODES
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run, refuse_idle
 from agentic_trl.trainers.config.trl_fields import REFUSED, WITH_VLLM
 from tests.paths import ROOT
@@ -64,6 +65,8 @@ def context(knob):
         "history_window": {"history": "window"},
         "env_timeout": {"env_workers": 2},
         "env_worker_kind": {"env_workers": 2},
+        "sampler_correction_min": {"sampler_correction": "token_truncate"},
+        "sampler_correction_max": {"sampler_correction": "token_truncate"},
     }
     return needs.get(knob, {})
 
@@ -96,7 +99,7 @@ NAMES = [
     *["method", "advantage", "importance_sampling_level", "loss_aggregation", "token_weighting"],
     *["planpo_response_group", "clip_normalization", "sorl_norm", "on_nonfinite_gradient"],
     *["rollout_engine", "rollout_order", "vllm_importance_sampling_mode", "env_worker_kind"],
-    *["turn_credit", "history"],
+    *["turn_credit", "history", "sampler_correction", "old_logprobs"],
 ]
 COUNTS = ["num_train_tasks", "num_eval_tasks", "max_turns", "max_tokens_per_turn"]
 COUNTS += ["max_tokens_per_trajectory", "max_context_tokens", "max_tokens_per_microbatch"]
@@ -106,6 +109,7 @@ SHARES += ["token_gamma", "token_lambda", "turn_lambda", "actfocus_alpha"]
 NOT_NEGATIVE = ["invalid_action_penalty", "history_window", "eval_temperature", "env_workers"]
 NOT_NEGATIVE += ["env_retries", "actfocus_beta", "gigpo_turn_weight", "epsilon_high"]
 NOT_NEGATIVE += ["critic_learning_rate", "critic_warmup_steps"]
+NOT_NEGATIVE += ["sampler_correction_min", "max_staleness"]
 
 VLLM = {"rollout_engine": "vllm"}
 BIAS = {"method": "so-grpo"}
@@ -129,6 +133,7 @@ CASES = [
     ({"env_timeout": 0.0, "env_workers": 1}, "env_timeout: got 0.0, expected a positive"),
     ({"cliprange_value": 0.0}, "cliprange_value: got 0.0, expected a positive"),
     ({"method": "ppo", "num_generations": 0}, "num_generations: got 0, expected at least 1"),
+    ({"sampler_correction_max": 0.0}, "sampler_correction_max: got 0.0, expected a positive"),
     ({"success_threshold": float("nan")}, "success_threshold: got nan, expected a finite"),
     ({"max_completion_length": None}, "max_completion_length=None: a response needs a limit"),
     ({"metric_for_best_model": "loss", **EVALUATED}, "metric_for_best_model='loss': evaluation"),
@@ -256,6 +261,11 @@ SUPPORTED = {
     "response_prefill": ["", "<think>"],
     "max_tokens_per_microbatch": [1, 8192],
     "share_prefixes": [False, True],
+    "sampler_correction": ["auto", "none", *CORRECTION_MODES],
+    "sampler_correction_min": [None, 0, 2.0],
+    "sampler_correction_max": [None, 0.1, 3],
+    "old_logprobs": ["auto", "recomputed", "sampler"],
+    "max_staleness": [0, 1, 4],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "engine_slots": [None, 1, 600],
     "engine_max_cache_tokens": [None, 1, 600],

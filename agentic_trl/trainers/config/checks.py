@@ -32,6 +32,8 @@ def check_names(config: GRPOConfig) -> None:
         "on_nonfinite_gradient": ("stop", "skip"),
         "rollout_engine": ("auto", "transformers", "vllm"),
         "rollout_order": ("arrival", "rounds"),
+        "sampler_correction": ("auto", "none", *CORRECTION_MODES),
+        "old_logprobs": ("auto", "recomputed", "sampler"),
         "vllm_importance_sampling_mode": CORRECTION_MODES,
         "env_worker_kind": ("thread", "process"),
     }
