@@ -29,7 +29,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is depr
 
 TRAINERS = ROOT / "agentic_trl" / "trainers"
 READERS = readers()
-SAID_HERE = ["config/checks.py", "config/trl_fields.py", "config/ppo.py"]
+SAID_HERE = [
+    "config/checks.py",
+    "config/off_policy_checks.py",
+    "config/trl_fields.py",
+    "config/ppo.py",
+]
 """Files whose sentences are all said by the cases of this file."""
 
 SAID_ELSEWHERE = {
@@ -112,6 +117,8 @@ NOT_NEGATIVE += ["critic_learning_rate", "critic_warmup_steps"]
 NOT_NEGATIVE += ["sampler_correction_min", "max_staleness"]
 
 VLLM = {"rollout_engine": "vllm"}
+MASK = {"sampler_correction": "token_mask"}
+STALE = {"max_staleness": 2}
 BIAS = {"method": "so-grpo"}
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5}
 
@@ -169,7 +176,30 @@ CASES = [
     ),
     ({"use_vllm": True, "rollout_engine": "transformers"}, "use_vllm=True with rollout_engine"),
     ({**VLLM, "engine_max_cache_tokens": 9}, "engine_max_cache_tokens=9: vLLM's cache"),
-    ({**VLLM, "top_p": 0.9, "temperature": 0.7}, "vllm_importance_sampling_correction: vLLM gives"),
+    (
+        {**VLLM, "top_p": 0.9, "temperature": 0.7},
+        "sampler_correction (vllm_importance_sampling_correction): vLLM gives",
+    ),
+    (
+        {**VLLM, "top_p": 0.9, "temperature": 0.7, "old_logprobs": "sampler"},
+        "old_logprobs='sampler': vLLM gives",
+    ),
+    (
+        {**MASK, "old_logprobs": "sampler"},
+        "old_logprobs='sampler' with sampler_correction='token_m",
+    ),
+    ({"sampler_correction_max": 3.0}, "sampler_correction_max=3.0 has no effect without a corr"),
+    (
+        {"sampler_correction_min": 0.5, "sampler_correction": "none", **STALE},
+        "sampler_correction_min=0.5 has no effect without a correction, got sampler_correction='none'",
+    ),
+    ({**MASK, "sampler_correction_min": 2.5}, "got the bounds 2.5 and 2.0, expected the first to"),
+    (
+        {**VLLM, **MASK, "vllm_importance_sampling_clip_max": 5.0},
+        "vllm_importance_sampling_clip_max=5.0 means sequence_mask in [0.0, 5.0], but "
+        "sampler_correction='token_mask' means token_mask in [0.0, 2.0]",
+    ),
+    ({"vllm_importance_sampling_clip_max": 5.0}, "; `sampler_correction` acts with every engine"),
     ({"method": "ppo", "share_prefixes": True}, "share_prefixes=True: got a trainer with a critic"),
     ({"use_liger_kernel": True}, "use_liger_kernel=True has no effect with an environment"),
     ({"vllm_mode": "server"}, "it acts with `rollout_engine='vllm'`"),

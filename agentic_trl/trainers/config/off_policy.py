@@ -115,6 +115,21 @@ def old_logprobs_of(config: GRPOConfig) -> OldLogprobs:
     return "recomputed" if anew else "exact"
 
 
+def needs_sampler_logprobs(config: GRPOConfig) -> str | None:
+    """Return the setting that takes the sampler's log-probabilities for the policy's; ``None`` if none does.
+
+    Args:
+        config: The configuration.
+    """
+    if config.old_logprobs == "sampler":
+        return "old_logprobs='sampler'"
+    return (
+        None
+        if correction_of(config) is None
+        else "sampler_correction (vllm_importance_sampling_correction)"
+    )
+
+
 def staleness(config: GRPOConfig, generation: int) -> int:
     """Return by how many generations the weights that played a generation are behind those that it trains.
 
