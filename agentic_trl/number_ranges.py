@@ -49,7 +49,7 @@ ShareAbove0 = Annotated[float, Range(0, 1, "a number above 0, at most 1", above=
 Seconds = Annotated[float, Range(0, inf, "a positive number of seconds, or None", above=True)]
 """A span of time."""
 Width = Annotated[float, Range(0, inf, "a positive number", above=True)]
-"""A distance."""
+"""A distance, or a ratio."""
 Finite = Annotated[float, Range(-inf, inf, "a finite number")]
 """Any number."""
 

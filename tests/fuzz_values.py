@@ -36,6 +36,11 @@ PLAUSIBLE = {
     "clip_normalization": ["none", "relative", "floor", "paper"],
     "sorl_norm": ["exact", "proxy"],
     "on_nonfinite_gradient": ["stop", "skip"],
+    "sampler_correction": [
+        *("auto", "none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+    ],
+    "sampler_correction_min": [0.5, 1.0, 3.0],
+    "old_logprobs": ["auto", "recomputed", "sampler"],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "rollout_order": ["arrival", "rounds"],
     "env_worker_kind": ["thread", "process"],

@@ -18,6 +18,7 @@ from trl import GRPOConfig
 
 from agentic_trl import AgenticGRPOConfig, AgenticPPOConfig, PPOConfig, evaluate, tiny_policy
 from agentic_trl.methods import DEFAULTS, METHODS, methods_of, readers
+from agentic_trl.ops.sampler_correction import CORRECTION_MODES
 from agentic_trl.trainers.config.checks import check_environment_run, check_plain_run, refuse_idle
 from agentic_trl.trainers.config.trl_fields import REFUSED, WITH_VLLM
 from tests.paths import ROOT
@@ -28,7 +29,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is depr
 
 TRAINERS = ROOT / "agentic_trl" / "trainers"
 READERS = readers()
-SAID_HERE = ["config/checks.py", "config/trl_fields.py", "config/ppo.py"]
+SAID_HERE = [
+    "config/checks.py",
+    "config/off_policy_checks.py",
+    "config/trl_fields.py",
+    "config/ppo.py",
+]
 """Files whose sentences are all said by the cases of this file."""
 
 SAID_ELSEWHERE = {
@@ -64,6 +70,8 @@ def context(knob):
         "history_window": {"history": "window"},
         "env_timeout": {"env_workers": 2},
         "env_worker_kind": {"env_workers": 2},
+        "sampler_correction_min": {"sampler_correction": "token_truncate"},
+        "sampler_correction_max": {"sampler_correction": "token_truncate"},
     }
     return needs.get(knob, {})
 
@@ -96,7 +104,7 @@ NAMES = [
     *["method", "advantage", "importance_sampling_level", "loss_aggregation", "token_weighting"],
     *["planpo_response_group", "clip_normalization", "sorl_norm", "on_nonfinite_gradient"],
     *["rollout_engine", "rollout_order", "vllm_importance_sampling_mode", "env_worker_kind"],
-    *["turn_credit", "history"],
+    *["turn_credit", "history", "sampler_correction", "old_logprobs"],
 ]
 COUNTS = ["num_train_tasks", "num_eval_tasks", "max_turns", "max_tokens_per_turn"]
 COUNTS += ["max_tokens_per_trajectory", "max_context_tokens", "max_tokens_per_microbatch"]
@@ -106,8 +114,11 @@ SHARES += ["token_gamma", "token_lambda", "turn_lambda", "actfocus_alpha"]
 NOT_NEGATIVE = ["invalid_action_penalty", "history_window", "eval_temperature", "env_workers"]
 NOT_NEGATIVE += ["env_retries", "actfocus_beta", "gigpo_turn_weight", "epsilon_high"]
 NOT_NEGATIVE += ["critic_learning_rate", "critic_warmup_steps"]
+NOT_NEGATIVE += ["sampler_correction_min", "max_staleness"]
 
 VLLM = {"rollout_engine": "vllm"}
+MASK = {"sampler_correction": "token_mask"}
+STALE = {"max_staleness": 2}
 BIAS = {"method": "so-grpo"}
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 5, "save_steps": 5}
 
@@ -129,6 +140,7 @@ CASES = [
     ({"env_timeout": 0.0, "env_workers": 1}, "env_timeout: got 0.0, expected a positive"),
     ({"cliprange_value": 0.0}, "cliprange_value: got 0.0, expected a positive"),
     ({"method": "ppo", "num_generations": 0}, "num_generations: got 0, expected at least 1"),
+    ({"sampler_correction_max": 0.0}, "sampler_correction_max: got 0.0, expected a positive"),
     ({"success_threshold": float("nan")}, "success_threshold: got nan, expected a finite"),
     ({"max_completion_length": None}, "max_completion_length=None: a response needs a limit"),
     ({"metric_for_best_model": "loss", **EVALUATED}, "metric_for_best_model='loss': evaluation"),
@@ -164,7 +176,30 @@ CASES = [
     ),
     ({"use_vllm": True, "rollout_engine": "transformers"}, "use_vllm=True with rollout_engine"),
     ({**VLLM, "engine_max_cache_tokens": 9}, "engine_max_cache_tokens=9: vLLM's cache"),
-    ({**VLLM, "top_p": 0.9, "temperature": 0.7}, "vllm_importance_sampling_correction: vLLM gives"),
+    (
+        {**VLLM, "top_p": 0.9, "temperature": 0.7},
+        "sampler_correction (vllm_importance_sampling_correction): vLLM gives",
+    ),
+    (
+        {**VLLM, "top_p": 0.9, "temperature": 0.7, "old_logprobs": "sampler"},
+        "old_logprobs='sampler': vLLM gives",
+    ),
+    (
+        {**MASK, "old_logprobs": "sampler"},
+        "old_logprobs='sampler' with sampler_correction='token_m",
+    ),
+    ({"sampler_correction_max": 3.0}, "sampler_correction_max=3.0 has no effect without a corr"),
+    (
+        {"sampler_correction_min": 0.5, "sampler_correction": "none", **STALE},
+        "sampler_correction_min=0.5 has no effect without a correction, got sampler_correction='none'",
+    ),
+    ({**MASK, "sampler_correction_min": 2.5}, "got the bounds 2.5 and 2.0, expected the first to"),
+    (
+        {**VLLM, **MASK, "vllm_importance_sampling_clip_max": 5.0},
+        "vllm_importance_sampling_clip_max=5.0 means sequence_mask in [0.0, 5.0], but "
+        "sampler_correction='token_mask' means token_mask in [0.0, 2.0]",
+    ),
+    ({"vllm_importance_sampling_clip_max": 5.0}, "; `sampler_correction` acts with every engine"),
     ({"method": "ppo", "share_prefixes": True}, "share_prefixes=True: got a trainer with a critic"),
     ({"use_liger_kernel": True}, "use_liger_kernel=True has no effect with an environment"),
     ({"vllm_mode": "server"}, "it acts with `rollout_engine='vllm'`"),
@@ -256,6 +291,11 @@ SUPPORTED = {
     "response_prefill": ["", "<think>"],
     "max_tokens_per_microbatch": [1, 8192],
     "share_prefixes": [False, True],
+    "sampler_correction": ["auto", "none", *CORRECTION_MODES],
+    "sampler_correction_min": [None, 0, 2.0],
+    "sampler_correction_max": [None, 0.1, 3],
+    "old_logprobs": ["auto", "recomputed", "sampler"],
+    "max_staleness": [0, 1, 4],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "engine_slots": [None, 1, 600],
     "engine_max_cache_tokens": [None, 1, 600],

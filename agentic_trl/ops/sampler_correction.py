@@ -3,7 +3,7 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from agentic_trl.ops.ratio import LOG_RATIO_LIMIT
@@ -27,8 +27,8 @@ def sampler_correction(
     mode: CorrectionMode,
     clip_min: float | None = None,
     clip_max: float | None = None,
-) -> Float[Tensor, "row token"]:
-    """Return the ratio policy / sampler, bounded, of each token or of its whole row.
+) -> tuple[Float[Tensor, "row token"], Bool[Tensor, "row token"]]:
+    """Return the ratio policy / sampler, bounded, of each token or of its whole row, and where it was out of bounds.
 
     Args:
         old_logprob: Log-probability under the policy of the rollout, nats.
@@ -40,7 +40,8 @@ def sampler_correction(
         clip_max: Upper bound; ``None`` for none.
 
     Returns:
-        The factor, 1 where the token was not sampled (in the sequence modes: the row's factor).
+        The factor, and whether its ratio was out of bounds. A token that was not sampled has the ratio 1 (in the sequence
+        modes: the row's).
 
     Source:
         TRL's ``vllm_importance_sampling_mode``; Yao et al., Your efficient RL framework secretly brings
@@ -53,6 +54,7 @@ def sampler_correction(
     ratio = difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     low = 0.0 if clip_min is None else clip_min
     high = torch.inf if clip_max is None else clip_max
+    beyond = (ratio < low) | (ratio > high)
     if out_of_bounds == "truncate":
-        return ratio.clamp(low, high)
-    return ratio.masked_fill((ratio < low) | (ratio > high), 0.0)
+        return ratio.clamp(low, high), beyond
+    return ratio.masked_fill(beyond, 0.0), beyond

@@ -10,6 +10,8 @@ from trl import GRPOConfig
 
 from agentic_trl.methods import DEFAULTS, credits_of, methods_of, readers
 from agentic_trl.ops.sampler_correction import CORRECTION_MODES
+from agentic_trl.trainers.config.off_policy import needs_sampler_logprobs
+from agentic_trl.trainers.config.off_policy_checks import off_policy_problems
 from agentic_trl.trainers.config.trl_fields import refused_settings
 
 
@@ -32,6 +34,8 @@ def check_names(config: GRPOConfig) -> None:
         "on_nonfinite_gradient": ("stop", "skip"),
         "rollout_engine": ("auto", "transformers", "vllm"),
         "rollout_order": ("arrival", "rounds"),
+        "sampler_correction": ("auto", "none", *CORRECTION_MODES),
+        "old_logprobs": ("auto", "recomputed", "sampler"),
         "vllm_importance_sampling_mode": CORRECTION_MODES,
         "env_worker_kind": ("thread", "process"),
     }
@@ -140,7 +144,8 @@ def check_environment_run(config: GRPOConfig) -> None:
             f"gradient_accumulation_steps={config.gradient_accumulation_steps}: the count that the "
             "loss is divided by would not be known at the first backward. Make it a multiple."
         )
-    problems += [*_engine_problems(config), *_missing_problems(config)]
+    problems += [*_engine_problems(config), *off_policy_problems(config)]
+    problems += _missing_problems(config)
     if config.temperature <= 0:
         problems.append(
             f"temperature={config.temperature}: training samples, so it must be positive; eval_temperature=0 is greedy."
@@ -173,12 +178,13 @@ def _engine_problems(config: GRPOConfig) -> list[str]:
             f"engine_max_cache_tokens={config.engine_max_cache_tokens}: vLLM's cache is bounded by "
             "vllm_gpu_memory_utilization (server: --gpu-memory-utilization). Leave it unset."
         )
-    truncates = config.sampling.truncates
-    if config.vllm_importance_sampling_correction and truncates and config.temperature != 1.0:
+    wanted = needs_sampler_logprobs(config)
+    if wanted is not None and config.sampling.truncates and config.temperature != 1.0:
         problems.append(
-            "vllm_importance_sampling_correction: vLLM gives log-probabilities before the temperature or after top_p, "
+            f"{wanted}: vLLM gives log-probabilities before the temperature or after top_p, "
             "top_k, min_p and repetition_penalty, and with both set neither are the policy's. Set temperature=1.0, "
-            "leave the others at their defaults, or set vllm_importance_sampling_correction=False."
+            "leave the others at their defaults, or switch it off with sampler_correction='none' and without "
+            "old_logprobs='sampler'."
         )
     return problems
 

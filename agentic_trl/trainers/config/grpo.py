@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from agentic_trl.methods import DEFAULTS, METHODS, credits_of, methods_of
-from agentic_trl.number_ranges import NotNegative, Positive, Share
+from agentic_trl.number_ranges import NotNegative, Positive, Share, Width
 from agentic_trl.old_names import KNOBS, accept_old_fields
 from agentic_trl.trainers.config.checks import (
     check_names,
@@ -96,6 +96,22 @@ class AgenticGRPOConfig(RolloutConfig):
     turn_gamma: Share | None = knob(None, help=f"Discount per turn, in [0, 1]. {_BY_METHOD}")
     invalid_action_penalty: NotNegative = knob(
         0.0, help="Taken off the reward of a turn without an accepted action; not for PlanPO."
+    )
+    sampler_correction: str = knob(
+        "auto",
+        help="Factor policy / sampler on the surrogate: 'none', or bounded 'token_truncate', 'token_mask', 'sequence_truncate', "
+        "'sequence_mask'. 'auto': none; with vLLM what vllm_importance_sampling_* say; with max_staleness 'token_truncate'.",
+    )
+    sampler_correction_min: NotNegative | None = knob(
+        None, help="Lower bound of the correction's ratio; None for none."
+    )
+    sampler_correction_max: Width | None = knob(
+        None, help="Upper bound of the correction's ratio; None takes 2.0."
+    )
+    old_logprobs: str = knob(
+        "auto",
+        help="Old log-probabilities of the ratio: the policy's at the start of the update ('recomputed'), or the 'sampler's. 'auto': "
+        "recomputed with vLLM, max_staleness or a correction, else the sampler's where they are exact.",
     )
     max_tokens_per_microbatch: Positive = knob(
         8192, help="Padded tokens of a forward and backward pass; bounds the memory."

@@ -76,6 +76,10 @@ class RolloutConfig(GRPOConfig):
         help="'arrival': an episode whose environment has answered joins the next pass; 'rounds': a pass waits for every environment "
         "in flight, so that runs with workers repeat bit for bit.",
     )
+    max_staleness: Count = knob(
+        0,
+        help="Generations by which the weights that sample may be behind those that are trained; 0 plays and trains in turn.",
+    )
     env_workers: Count = knob(
         0, help="Workers that reset and step environments; 0 does it in between, one by one."
     )

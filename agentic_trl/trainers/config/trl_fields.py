@@ -15,6 +15,7 @@ from trl import GRPOConfig
 _LOSS = "the loss is chosen with `method`, `loss_aggregation` and `importance_sampling_level`"
 _EVAL = "evaluation plays episodes and keeps no predictions; leave it alone"
 _TOOLS = "responses are parsed by the environment's action format; use `max_turns` for a limit"
+_CORRECTION = "vllm_importance_sampling_"
 _COMPILE = "prompts and rows change their shape all the time, and it was not tried; leave it off"
 
 REFUSED: dict[str, str] = {
@@ -168,7 +169,8 @@ def _reason(args: GRPOConfig, name: str) -> str | None:
     if name in REFUSED:
         return REFUSED[name]
     if name in WITH_VLLM and not args.use_vllm:
-        return "it acts with `rollout_engine='vllm'`"
+        every = "; `sampler_correction` acts with every engine" * name.startswith(_CORRECTION)
+        return f"it acts with `rollout_engine='vllm'`{every}"
     mode = WITH_VLLM.get(name)
     if mode not in (None, args.vllm_mode):
         return f"it acts with `vllm_mode={mode!r}`"

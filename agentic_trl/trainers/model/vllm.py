@@ -2,7 +2,7 @@
 
 vLLM's log-probabilities are those that the trainer computes only in two cases: after the temperature, if
 nothing is truncated ("processed_logprobs"), or before it, if the temperature is 1 ("raw_logprobs"). The mode is
-chosen accordingly; a correction of the loss is refused where neither fits.
+chosen accordingly; a correction of the loss, and old log-probabilities that are vLLM's, are refused where neither fits.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,6 +23,7 @@ from agentic_trl.rollout.engines.vllm.backends import ColocatedBackend, ServerBa
 from agentic_trl.rollout.engines.vllm.engine import Backend, Ranks, VLLMEngine, sampling_arguments
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Host, Model
+from agentic_trl.trainers.config.off_policy import needs_sampler_logprobs
 from agentic_trl.trainers.model.context_limit import context_limit
 
 SERVER_CALLS = 64
@@ -175,11 +176,13 @@ def build_vllm(trainer: Host) -> TrainedVLLM:
     )
     if args.vllm_mode == "server" and accelerator.is_main_process:
         mode = built.vllm_client.get_server_info()["model_config"]["logprobs_mode"]
-        if args.vllm_importance_sampling_correction and not logprobs_fit(mode, sampling):
+        wanted = needs_sampler_logprobs(args)
+        if wanted is not None and not logprobs_fit(mode, sampling):
             raise ValueError(
                 f"The vLLM server was started with --logprobs-mode {mode}, which with this sampling does not give "
-                "the policy's log-probabilities, so vllm_importance_sampling_correction would be biased. Start it "
-                f"with {'raw' if sampling.truncates else 'processed'}_logprobs, or switch the correction off."
+                f"the policy's log-probabilities, so {wanted} would be biased. Start it "
+                f"with {'raw' if sampling.truncates else 'processed'}_logprobs, or switch it off with "
+                "sampler_correction='none' and without old_logprobs='sampler'."
             )
     return built
 

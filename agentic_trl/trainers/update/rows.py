@@ -16,7 +16,8 @@ from agentic_trl.batching import (
 )
 from agentic_trl.trainers.config.arguments import row_arguments
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.config.progress import generation_index
+from agentic_trl.trainers.config.off_policy import old_logprobs_of
+from agentic_trl.trainers.config.progress import calls_per_generation, generation_index
 from agentic_trl.trainers.model.forward import to_device, token_logprobs
 from agentic_trl.trainers.model.precision import in_float32
 from agentic_trl.trainers.model.reference import reference_of, reference_scores
@@ -62,16 +63,9 @@ def _per_step(trainer: Host, counts: Sequence[float]) -> list[float]:
 
 
 def score_rows(trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence[Row]) -> list[Row]:
-    """Attach the log-probabilities of the rollout's policy and of the reference, and token weights.
-
-    With one update per rollout the policy's own log-probabilities are the old ones, and the ratio
-    is exactly 1. Otherwise the sampler's are used where they are exact (float32), or one more
-    forward pass.
-    """
-    args = trainer.args
-    actfocus = args.token_weighting == "actfocus"
-    if args.steps_per_generation * trainer.num_iterations != args.gradient_accumulation_steps:
-        rows = with_old_logprobs(trainer, rows)
+    """Attach the old log-probabilities and those of the reference, and token weights."""
+    actfocus = trainer.args.token_weighting == "actfocus"
+    rows = with_old_logprobs(trainer, rows)
     if trainer.beta or actfocus:
         rows, energies = _score_with_reference(trainer, rows)
         if actfocus:
@@ -81,9 +75,14 @@ def score_rows(trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence
 
 
 def with_old_logprobs(trainer: Host, rows: Sequence[Row]) -> list[Row]:
-    """Attach the log-probabilities under the policy of the rollout: the sampler's, or those of one more pass."""
-    if not trainer.args.use_vllm and in_float32(trainer):
+    """Attach the old log-probabilities, where they are not the policy's own in its one update of the rollout."""
+    args, source = trainer.args, old_logprobs_of(trainer.args)
+    once = calls_per_generation(trainer) == args.gradient_accumulation_steps
+    exact = source == "exact" and not once and in_float32(trainer)
+    if source == "sampler" or exact:
         return [replace(row, old_logprob=row.sampling_logprob) for row in rows]
+    if once:
+        return list(rows)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     scored: list[Row] = []
     training = model.training

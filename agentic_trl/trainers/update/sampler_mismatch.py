@@ -1,4 +1,4 @@
-"""Sampler mismatch: importance-sampling correction of the loss with vLLM, and the logged difference to the policy."""
+"""Sampler mismatch: importance-sampling correction of the loss, and the logged difference between sampler and policy."""
 
 import torch
 from jaxtyping import Float
@@ -6,6 +6,7 @@ from torch import Tensor
 from trl import GRPOConfig
 
 from agentic_trl.ops.sampler_correction import sampler_correction
+from agentic_trl.trainers.config.off_policy import correction_of, old_logprobs_of
 from agentic_trl.types import TokenBatch
 
 
@@ -28,24 +29,27 @@ def compare_with_sampler(
 
     Returns:
         The factor of each token, ``None`` without a correction; and for the log, in parts that add up over
-        micro-batches: ``drift``, and with a correction its mean and the share of tokens that it masks.
+        micro-batches: ``drift``, and with a correction its mean and the shares of tokens whose ratio was out of bounds
+        and of those that it masks.
     """
     sampled = batch.turn_of_token >= 0
     share = batch.token_share.masked_fill(~sampled, 0.0) / denominator
-    # With vLLM the rollout's policy is scored anew, so its difference to the sampler is no progress.
-    scored = old_logprob if config.use_vllm else logprob
+    # Where the policy is scored anew at the start of the update, its difference to the sampler is no progress.
+    scored = old_logprob if old_logprobs_of(config) == "recomputed" else logprob
     drift = (scored.detach() - batch.sampling_logprob).abs().masked_fill(~sampled, 0.0)
     metrics = {"drift": (share * drift).sum()}
-    if not (config.use_vllm and config.vllm_importance_sampling_correction):
+    chosen = correction_of(config)
+    if chosen is None:
         return None, metrics
-    correction = sampler_correction(
+    factor, beyond = sampler_correction(
         old_logprob,
         batch.sampling_logprob,
         batch.turn_of_token,
-        mode=config.vllm_importance_sampling_mode,
-        clip_min=config.vllm_importance_sampling_clip_min,
-        clip_max=config.vllm_importance_sampling_clip_max,
+        mode=chosen.mode,
+        clip_min=chosen.low,
+        clip_max=chosen.high,
     )
-    metrics["correction"] = (share * correction).sum()
-    metrics["masked"] = (share * (correction == 0).to(torch.float32)).sum()
-    return correction, metrics
+    metrics["correction"] = (share * factor).sum()
+    metrics["corrected"] = (share * beyond.to(torch.float32)).sum()
+    metrics["masked"] = (share * (factor == 0).to(torch.float32)).sum()
+    return factor, metrics

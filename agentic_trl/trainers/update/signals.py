@@ -18,6 +18,7 @@ from agentic_trl.batching import Row
 from agentic_trl.ops.groups import ZERO_SPREAD
 from agentic_trl.trainers.config.arguments import loss_arguments
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.off_policy import old_logprobs_of
 from agentic_trl.trainers.update.signal_needs import SIGNALS
 from agentic_trl.types import TokenKind
 
@@ -195,7 +196,7 @@ def read_clipped(trainer: Host, share: float) -> Reading:
     low, high = 1 - loss["clip_low"], 1 + loss["clip_high"]
     if credit and not any(credit):
         cause = "all advantages are 0, so that there is nothing to clip"
-    elif watch.updates == 1:
+    elif watch.updates == 1 and old_logprobs_of(args) != "sampler":
         cause = (
             f"a rollout serves one update, in which every ratio is 1, and clip_normalization={args.clip_normalization!r} "
             "acts on clipped units alone. Set num_iterations to 2 or more, or steps_per_generation to a multiple of "

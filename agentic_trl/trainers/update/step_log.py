@@ -7,6 +7,8 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.off_policy import old_logprobs_of, staleness
+from agentic_trl.trainers.config.progress import calls_per_generation
 from agentic_trl.trainers.model.precision import LARGE_DRIFT, coarsest_precision
 from agentic_trl.trainers.model.reference import watch_first_kl
 from agentic_trl.trainers.update.signals import SignalWatch, read_clipped, rounded, watch_signals
@@ -23,6 +25,7 @@ LOGGED_AS = {
     "aux_loss": "aux_loss",
     "drift": "sampling/logprob_difference",
     "correction": "sampling/correction",
+    "corrected": "sampling/corrected_share",
     "masked": "sampling/masked_share",
     "value_loss": "critic/value_loss",
 }
@@ -54,8 +57,9 @@ def log_step(trainer: Host, sums: Mapping[str, Any], seconds: float) -> None:
     masked = totals.get("masked", 0.0)
     if masked > MOSTLY_MASKED:
         logger.warning(
-            "vLLM and the policy disagree so much that %.0f%% of the loss is masked. Long rows add up differences: "
-            "set vllm_importance_sampling_mode='token_truncate', or bring the precisions together.",
+            "The sampler and the policy disagree so much that %.0f%% of the loss is masked. Long rows add up differences: "
+            "set sampler_correction='token_truncate' (and leave vllm_importance_sampling_* alone), lower max_staleness, "
+            "or bring vLLM's precision and the policy's together.",
             100 * masked,
         )
     watch_first_kl(trainer)
@@ -71,14 +75,19 @@ def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
     if trainer.normalizer is not None:
         share = totals["clip_low"] + totals["clip_high"]
         watch_signals(trainer, {"clipped": read_clipped(trainer, share)})
-    if trainer.args.use_vllm or _is_first_of_rollout(trainer):
+    if _compares_equal_weights(trainer):
         _watch_drift(trainer, totals["drift"])
 
 
-def _is_first_of_rollout(trainer: Host) -> bool:
-    """Return whether the policy of this optimizer step is that of the rollout; its calls are counted by then."""
-    calls = trainer.args.steps_per_generation * trainer.num_iterations
-    return bool((trainer._step - trainer.args.gradient_accumulation_steps) % calls == 0)
+def _compares_equal_weights(trainer: Host) -> bool:
+    """Return whether the step's drift is that between a sampler and a policy with the same weights.
+
+    They differ by design where the rollout is stale, and where a policy that has moved since is compared.
+    """
+    first_call = trainer._step - trainer.args.gradient_accumulation_steps  # they are counted by now
+    generation, call = divmod(first_call, calls_per_generation(trainer))
+    anew = old_logprobs_of(trainer.args) == "recomputed"
+    return (anew or call == 0) and staleness(trainer.args, generation) == 0
 
 
 def _watch_drift(trainer: Host, drift: float) -> None:

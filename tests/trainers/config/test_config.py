@@ -30,6 +30,7 @@ OTHER_VALUES = {
     "vllm_mode": "server",
     "vllm_model_impl": "transformers",
     "vllm_importance_sampling_mode": "token_mask",
+    "vllm_importance_sampling_clip_min": 0.5,
     "length_column_name": "size",
     "include_for_metrics": ["inputs"],
     "label_names": ["labels"],

@@ -182,7 +182,7 @@ def test_the_loss_is_corrected_for_what_the_sampler_says(
     )
     shares = [] if mode is None else [pytest.approx(masked)]
     assert logged(trainer, "sampling/masked_share") == shares
-    assert ("set vllm_importance_sampling_mode='token_truncate'" in caplog.text) == (masked == 1.0)
+    assert ("set sampler_correction='token_truncate'" in caplog.text) == (masked == 1.0)
 
 
 @pytest.mark.usefixtures("doubles")
