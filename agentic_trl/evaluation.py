@@ -1,8 +1,8 @@
 """Numbers about trajectories: success, return, turns, tokens, stop reasons."""
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import comb, sqrt
 from statistics import fmean
 
@@ -32,6 +32,8 @@ class EpisodeRecord:
     """Responses that the token limit cut before the policy ended them."""
     rows: int
     """Sequences that the trajectory is stored as."""
+    tokens_of_version: Mapping[int, int] = field(default_factory=dict)
+    """Sampled tokens by ``Turn.policy_version``; those of turns that say none are left out."""
     unused: int = 0
     """Responses that a program asked for and threw away."""
     unused_tokens: int = 0
@@ -51,6 +53,10 @@ class EpisodeRecord:
             trajectory: A finished episode.
         """
         turns = trajectory.turns
+        of_version: Counter[int] = Counter()
+        for turn in turns:
+            if turn.policy_version is not None:
+                of_version[turn.policy_version] += len(turn.response_ids)
         return cls(
             group=trajectory.group,
             stop=trajectory.stop,
@@ -62,6 +68,7 @@ class EpisodeRecord:
             invalid=sum(not turn.valid for turn in turns),
             cut=sum(turn.truncated for turn in turns),
             rows=sum(not turn.extends for turn in turns),
+            tokens_of_version=of_version,
             unused=trajectory.unused_turns,
             unused_tokens=trajectory.unused_tokens,
             error=trajectory.error or "",
@@ -107,6 +114,27 @@ def summarize(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         metrics["turns/success_mean"] = turns / len(successes)
         metrics["tokens_per_turn/success"] = sum(o.tokens for o in successes) / max(turns, 1)
     return metrics | summarize_groups(counted)
+
+
+def summarize_staleness(records: Sequence[EpisodeRecord], *, step: int) -> dict[str, float]:
+    """Return how old the policy was that sampled what is trained now.
+
+    Args:
+        records: Episodes of all ranks.
+        step: Optimizer steps that have been taken.
+
+    Returns:
+        ``rollout/staleness``: ``step`` less ``Turn.policy_version``, mean over the sampled tokens of the episodes whose
+        environment did not fail; absent where no turn says its version.
+    """
+    total: Counter[int] = Counter()
+    for one in records:
+        if not one.stop.failed:
+            total.update(one.tokens_of_version)
+    if not (tokens := total.total()):
+        return {}
+    aged = sum((step - version) * count for version, count in total.items())
+    return {"rollout/staleness": aged / tokens}
 
 
 def summarize_groups(counted: Sequence[EpisodeRecord]) -> dict[str, float]:

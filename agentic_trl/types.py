@@ -88,6 +88,8 @@ class Turn:
     """Whether the response was cut by a token limit before the policy ended it."""
     seconds: float = 0.0
     """Wall time of the environment step."""
+    policy_version: int | None = None
+    """Optimizer steps of the run that the weights had seen when they sampled; ``None``: not said, as in ``evaluate``."""
 
     def __post_init__(self) -> None:
         sizes = {len(self.response_ids), len(self.response_logprobs), len(self.token_kinds)}
@@ -158,10 +160,9 @@ class Trajectory:
         Args:
             score: The final one; ten times .1 reaches 1, up to 1e-6, relative.
         """
-        threshold, success = self.success_threshold, self.success
-        if threshold is not None:
-            success = score >= threshold or isclose(score, threshold, rel_tol=1e-6)
-        return replace(self, score=score, success=success)
+        if (bar := self.success_threshold) is None:
+            return replace(self, score=score)
+        return replace(self, score=score, success=score >= bar or isclose(score, bar, rel_tol=1e-6))
 
     @property
     def first_response(self) -> int:
@@ -207,8 +208,7 @@ class TurnTable:
         order = self.trajectory.diff()
         assert bool((order >= 0).all()), "trajectory indices of a TurnTable must not decrease"
         expected = (self.turn_index[:-1] + 1).where(order == 0, 0)
-        counts = bool((self.turn_index[1:] == expected).all())
-        assert counts, "turn indices of a TurnTable must count 0, 1, 2, ... in each trajectory"
+        assert self.turn_index[1:].equal(expected), "turn_index must be 0, 1, ... in a trajectory"
 
     @property
     def turns_per_trajectory(self) -> Int[Tensor, " trajectory"]:

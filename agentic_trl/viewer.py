@@ -32,7 +32,7 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
     """Return something that ``rich.print`` shows.
 
     Returns:
-        The conversation with the reward and the penalty of each turn and the way it ended. Text is shown as it is, a
+        The conversation with the reward, the penalty and the policy of each turn and the way it ended. Text is shown as it is, a
         message of more than ``LONGEST_SHOWN`` characters in part: markup has no effect and control characters are escaped.
     """
     parts: list[RenderableType] = []
@@ -45,6 +45,8 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
             title += f" | {len(turn.response_ids)} tokens" if turn.response_ids else ""
             title += "" if turn.valid else " | no accepted action"
             title += f" | penalty {turn.penalty:g}" if turn.penalty else ""
+            said = turn.policy_version is not None
+            title += f" | policy after {turn.policy_version} steps" if said else ""
         content = Text(visible_text(cut_text(_said(message))))
         head = Text(visible_text(title))
         style = STYLES.get(message["role"], "none")

@@ -138,6 +138,7 @@ class RolloutManager:
         *,
         temperature: float | None = None,
         at_once: int | None = None,
+        version: int | None = None,
         progress: Callable[[int, int], None] = lambda turns, finished: None,
     ) -> list[Trajectory]:
         """Play episodes.
@@ -147,6 +148,7 @@ class RolloutManager:
             starts: The episodes.
             temperature: Sampling temperature, 0 for greedy; ``None`` takes the settings'.
             at_once: Episodes in flight, besides the bound of the settings; ``None`` for all.
+            version: Optimizer steps that the weights have seen, for ``Turn.policy_version``.
             progress: Called with turns taken and episodes finished.
 
         Returns:
@@ -201,6 +203,7 @@ class RolloutManager:
             invalid_action_penalty=self.settings.invalid_action_penalty,
             retries=self.settings.env_retries,
             order=self.settings.rollout_order,
+            version=version,
             keep_environments=self.settings.keep_environments,
             progress=progress,
             anyone=self._anyone,

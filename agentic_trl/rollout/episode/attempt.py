@@ -31,6 +31,8 @@ class Rollout:
     """Penalty of a turn whose action was missing or refused, non-negative."""
     retries: int = 0
     """Times that an episode is played anew after its environment failed."""
+    version: int | None = None
+    """Optimizer steps that the weights have seen; ``None`` if that is not said."""
     keep_environments: bool = False
     """Whether trajectories hold a copy of their environment, for reward functions."""
     order: str = "arrival"

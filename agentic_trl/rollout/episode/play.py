@@ -61,7 +61,8 @@ def play(index: int, start: Start, rollout: Rollout, faults: tuple[Fault, ...] =
     """
     seed = (*start.seed, RETRY, len(faults)) if faults else start.seed
     record = Record(
-        conversation=Conversation(rollout.chat, history=rollout.history, prefill=rollout.prefill)
+        conversation=Conversation(rollout.chat, history=rollout.history, prefill=rollout.prefill),
+        version=rollout.version,
     )
     error = None
     try:

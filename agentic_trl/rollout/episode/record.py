@@ -21,6 +21,8 @@ class Record:
 
     conversation: Conversation
     """The messages and the token context."""
+    version: int | None = None
+    """Optimizer steps that the weights of the policy have seen; ``None`` if that is not said."""
     prompt: Prompt = field(default_factory=lambda: Prompt((), (), extends=True))
     """The last prompt."""
     messages: list[Message] = field(default_factory=list)
@@ -163,6 +165,7 @@ class Record:
                 action=response.action,
                 state_key=step.state_key,
                 truncated=sample.truncated,
+                policy_version=self.version,
                 **more,
             )
         )

@@ -79,5 +79,6 @@ def play_episodes(
             starts,
             temperature=temperature,
             at_once=None if model.training else trainer.args.per_device_eval_batch_size,
+            version=trainer.state.global_step,
             progress=bar.advance,
         )

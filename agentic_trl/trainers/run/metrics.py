@@ -8,7 +8,7 @@ from accelerate.utils import gather_object
 
 from agentic_trl.batching import EpisodeSet
 from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults, warn_of_useless_batch
-from agentic_trl.evaluation import EpisodeRecord, summarize, summarize_tasks
+from agentic_trl.evaluation import EpisodeRecord, summarize, summarize_staleness, summarize_tasks
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.types import Trajectory
 from agentic_trl.user_values import shown_text
@@ -26,12 +26,14 @@ def log_episodes(trainer: Host, trajectories: Sequence[Trajectory]) -> None:
     records = gather_object([EpisodeRecord.of(one) for one in trajectories])
     refuse_broken_batch(records, max_failed_fraction=trainer.args.max_failed_fraction)
     log = trainer._metrics["train"]
-    for name, value in {**summarize(records), **summarize_faults(records)}.items():
+    step = trainer.state.global_step
+    ages = summarize_staleness(records, step=step)
+    for name, value in {**summarize(records), **summarize_faults(records), **ages}.items():
         log[name].append(value)
     trainer._total_train_tokens += sum(one.tokens for one in records)
     log["num_tokens"] = [trainer._total_train_tokens]
     warn_of_useless_batch(records)
-    trainer.threshold_watch.look(records, step=trainer.state.global_step)
+    trainer.threshold_watch.look(records, step=step)
 
 
 def evaluation_metrics(

@@ -111,6 +111,7 @@ def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str
         "action": _plain(turn.action),
         "state_key": _plain(turn.state_key),
         "seconds": turn.seconds,
+        "policy_version": turn.policy_version,
     }
     return columns | {old: columns[new] for old, new in COLUMNS.items()}
 
