@@ -36,6 +36,7 @@ PLAUSIBLE = {
     "clip_normalization": ["none", "relative", "floor", "paper"],
     "sorl_norm": ["exact", "proxy"],
     "on_nonfinite_gradient": ["stop", "skip"],
+    "flat_groups": ["keep", "drop", "refill"],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "rollout_order": ["arrival", "rounds"],
     "env_worker_kind": ["thread", "process"],
