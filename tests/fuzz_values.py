@@ -41,6 +41,7 @@ PLAUSIBLE = {
     ],
     "sampler_correction_min": [0.5, 1.0, 3.0],
     "old_logprobs": ["auto", "recomputed", "sampler"],
+    "flat_groups": ["keep", "drop", "refill"],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "rollout_order": ["arrival", "rounds"],
     "env_worker_kind": ["thread", "process"],

@@ -11,6 +11,7 @@ The flow of a call of ``training_step`` with an environment::
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -40,10 +41,11 @@ from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
 from agentic_trl.trainers.run.model_card import complete_card, name_method
 from agentic_trl.trainers.run.output_folder import locked
+from agentic_trl.trainers.run.refill import refill
 from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
-from agentic_trl.trainers.update.credit import group_credit
+from agentic_trl.trainers.update.credit import find_flat, group_credit, refuse_unsound
 from agentic_trl.trainers.update.loss import (
     MicroBatch,
     StepSums,
@@ -56,7 +58,7 @@ from agentic_trl.trainers.update.rows import episode_sets
 from agentic_trl.trainers.update.signals import SignalWatch
 from agentic_trl.trainers.update.sorl import ClippingNormalizer, normalizer_of
 from agentic_trl.trainers.update.step_log import log_step
-from agentic_trl.trainers.user_code.reward_functions import add_reward_functions, score_evaluation
+from agentic_trl.trainers.user_code.reward_functions import score_episodes
 from agentic_trl.types import LossOutput, Trajectory, TurnTable
 
 
@@ -96,6 +98,7 @@ class EnvironmentHooks(GRPOTrainer):
 
     def begin(self) -> None:
         """Set up what a run adds up, scales and watches; the models are in place."""
+        refuse_unsound(self, credit=EnvironmentHooks.assign_credit)
         self.step_sums = StepSums()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.normalizer = normalizer_of(self.args, trained)
@@ -126,11 +129,11 @@ class EnvironmentHooks(GRPOTrainer):
         if self.rollouts is None:
             return super()._generate_and_score_completions(inputs)
         starts = training_starts(self, inputs)
-        trajectories = self.play(starts, temperature=self.temperature, description="rollout")
-        first = self.accelerator.process_index * len(inputs)
-        trajectories = add_reward_functions(self, inputs, trajectories, first=first)
+        played = self.play(starts, temperature=self.temperature, description="rollout")
+        trajectories = score_episodes(self, inputs, played, mode="train")
         log_episodes(self, trajectories)
-        return trajectories
+        score = partial(score_episodes, self, mode=None, spare=(inputs[0], played[0]))
+        return refill(self, trajectories, flat=partial(find_flat, self), score=score)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """Return the rows of this call, playing new episodes when the last ones are used up."""
@@ -241,7 +244,7 @@ class EnvironmentHooks(GRPOTrainer):
         starts = evaluation_starts(self, tasks)
         temperature = self.temperature if (given := self.args.eval_temperature) is None else given
         played = self.play(starts, temperature=temperature, description=description)
-        played = score_evaluation(self, [dict(start.task) for start in starts], played)
+        played = score_episodes(self, [start.task for start in starts], played, mode="eval")
         if self.args.log_completions:
             log_texts(self, played, ())
         metrics = evaluation_metrics(self, played, prefix=metric_key_prefix)

@@ -31,6 +31,7 @@ def check_names(config: GRPOConfig) -> None:
         "token_weighting": ("uniform", "actfocus", None),
         "clip_normalization": ("none", "relative", "floor", "paper", None),
         "sorl_norm": ("exact", "proxy"),
+        "flat_groups": ("keep", "drop", "refill"),
         "on_nonfinite_gradient": ("stop", "skip"),
         "rollout_engine": ("auto", "transformers", "vllm"),
         "rollout_order": ("arrival", "rounds"),

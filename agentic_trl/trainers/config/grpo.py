@@ -17,6 +17,7 @@ from agentic_trl.trainers.config.checks import (
 )
 from agentic_trl.trainers.config.dry_runs import check_dry
 from agentic_trl.trainers.config.explained import explained
+from agentic_trl.trainers.config.flat_group_checks import check_flat_groups
 from agentic_trl.trainers.config.kinds import check_kinds
 from agentic_trl.trainers.config.ranges import check_ranges, knob
 from agentic_trl.trainers.config.rollout import RolloutConfig
@@ -120,6 +121,15 @@ class AgenticGRPOConfig(RolloutConfig):
         False,
         help="Compute the common beginning of rows once in the update; needs attention 'sdpa', no critic.",
     )
+    flat_groups: str = knob(
+        "keep",
+        help="Groups whose advantages are all 0: 'keep' them, 'drop' their rows (all rows without advantage) from forward "
+        "and backward passes, or 'refill': play them anew with other tasks, then drop what is still flat.",
+    )
+    max_refills: Positive | None = knob(
+        None,
+        help="Groups of a generation that flat_groups='refill' plays anew at most; None for as many as it has.",
+    )
     on_nonfinite_gradient: str = knob(
         "stop",
         help="Effect of a NaN or infinite gradient: 'stop' the run, 'skip' the optimizer step.",
@@ -137,6 +147,7 @@ class AgenticGRPOConfig(RolloutConfig):
         check_unused_knobs(self)
         self._resolve_method()
         check_reference(self)
+        check_flat_groups(self)
         if self.rollout_engine == "vllm":
             self.use_vllm = True
         if self.per_device_eval_batch_size is None:

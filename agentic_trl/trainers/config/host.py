@@ -73,6 +73,7 @@ class Host(Protocol):
 
     # Of this package
     rollouts: "RolloutManager | None"
+    replaced: dict[int, Trajectory]
     buffered_sets: "list[EpisodeSet] | None"
     advantage_function: Callable[[TurnTable], Float[Tensor, " turn"]] | None
     head: "HeadUse"
@@ -85,6 +86,7 @@ class Host(Protocol):
     saw_first_kl: bool
     warned_of_no_reward: bool
 
+    play: Callable[..., list[Trajectory]]
     compute_loss: Callable[..., Tensor]
     compute_loss_context_manager: Callable[[], AbstractContextManager[Any]]
     add_callback: Callable[[TrainerCallback], None]

@@ -65,13 +65,17 @@ def log_texts(
         trainer: The trainer.
         trajectories: The episodes of this rank.
         sets: Their rows; the table's advantage is the mean over the sampled tokens of an episode. Held-out
-            episodes have none, and the table says NaN.
+            episodes have none, and the table says NaN. Episodes that were played anew stand there as they were played
+            first, with the advantage 0 of their group.
     """
+    replaced = trainer.replaced if sets else {}
     sums = [[0.0, 0] for _ in trajectories]
     for row in (row for one in sets for row in one.rows):
         sums[row.trajectory][0] += float(row.token_advantage.sum())
         sums[row.trajectory][1] += int((row.turn_of_token >= 0).sum())
     means = [total / max(count, 1) if sets else float("nan") for total, count in sums]
+    means = [0.0 if index in replaced else mean for index, mean in enumerate(means)]
+    trajectories = [replaced.get(index, one) for index, one in enumerate(trajectories)]
     logs = trainer._logs
     # Beside others the environment's score has its column by now, as they have.
     alone = len(trainer.reward_funcs) == 1

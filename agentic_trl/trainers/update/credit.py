@@ -1,7 +1,7 @@
 """Credit that compares episodes (GRPO, GiGPO, PlanPO, a user's own): an advantage per turn, over all ranks."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from agentic_trl.ops.returns import spread_turns
 from agentic_trl.process_settings import keeping
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.ranks.collective import own_slice
+from agentic_trl.trainers.update.flat_groups import FlatGroups, flat_groups, log_flat
 from agentic_trl.trainers.update.signal_causes import read_credit
 from agentic_trl.trainers.update.signals import watch_signals
 from agentic_trl.turn_table import concatenate_tables, turn_table
@@ -25,15 +26,34 @@ def group_credit(
     trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence[Row]
 ) -> list[Row]:
     """Give the tokens of this rank's rows their advantages, from the statistics of all ranks."""
-    skip = trainer.args.mask_truncated_completions
-    table = turn_table(trajectories, skip_truncated=skip)
-    tables = gather_object([table])
+    tables = _tables_of_ranks(trainer, trajectories)
     everyone = concatenate_tables(tables)
     advantage = turn_advantage(trainer, everyone)
+    if trainer.args.flat_groups != "refill":  # which logs the groups as they were played first
+        log_flat(trainer, flat_groups(everyone, advantage))
     custom = trainer.advantage_function is not None
     watch_signals(trainer, read_credit(trainer.args, everyone, advantage, custom=custom))
     local = advantage[own_slice(trainer.accelerator, [len(one.turn_index) for one in tables])]
     return [replace(row, token_advantage=spread_turns(local, row.turn_of_token)) for row in rows]
+
+
+def find_flat(trainer: Host, trajectories: Sequence[Trajectory]) -> FlatGroups:
+    """Return the flat groups of all ranks, as the first rank finds them; nothing is logged.
+
+    Args:
+        trainer: The trainer.
+        trajectories: This rank's episodes, scored.
+    """
+    everyone = concatenate_tables(_tables_of_ranks(trainer, trajectories))
+    found = flat_groups(everyone, turn_advantage(trainer, everyone))
+    agreed: FlatGroups = gather_object([found])[0]
+    return agreed
+
+
+def _tables_of_ranks(trainer: Host, trajectories: Sequence[Trajectory]) -> list[TurnTable]:
+    skip = trainer.args.mask_truncated_completions
+    tables: list[TurnTable] = gather_object([turn_table(trajectories, skip_truncated=skip)])
+    return tables
 
 
 def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
@@ -62,3 +82,29 @@ def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
         f"advantage_function returned {got}, expected a tensor with an advantage per turn, shape {shape}. "
         "Index what belongs to trajectories by table.trajectory."
     )
+
+
+def refuse_unsound(trainer: Host, *, credit: Callable[..., Any]) -> None:
+    """Refuse ``flat_groups`` where the model or the trainer's class does not go with it.
+
+    Args:
+        trainer: A trainer with its model.
+        credit: The ``assign_credit`` that asks the knob or the function.
+
+    Raises:
+        ValueError: If a row without advantage has a part in the router's load-balancing loss, or "refill" would ask
+            another rule than the one that assigns credit.
+    """
+    choice = trainer.args.flat_groups
+    if choice == "drop" and trainer.aux_loss_enabled:
+        raise ValueError(
+            f"flat_groups='drop' with router_aux_loss_coef={trainer.router_aux_loss_coef} on a mixture of experts: the "
+            "load-balancing loss is trained on rows without advantage, too. Set router_aux_loss_coef=0, or "
+            "flat_groups='keep'."
+        )
+    if choice == "refill" and type(trainer).assign_credit is not credit:
+        raise ValueError(
+            f"flat_groups='refill' with {type(trainer).__name__}.assign_credit: which groups are flat is asked before rows "
+            "are made, of the knob `advantage` or of `advantage_function`. Give an `advantage_function` instead, or set "
+            "flat_groups='drop'."
+        )

@@ -14,6 +14,7 @@ from agentic_trl.trainers.config.arguments import loss_arguments
 from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.forward import token_scores
 from agentic_trl.trainers.ranks.sharded import backward_pass, passes_of_all
+from agentic_trl.trainers.update.flat_groups import computed_rows, drops_rows
 from agentic_trl.trainers.update.load_balancing import with_balance
 from agentic_trl.trainers.update.rows import batch_of, cut
 from agentic_trl.trainers.update.sampler_mismatch import compare_with_sampler
@@ -52,10 +53,10 @@ def micro_batches(trainer: Host, episodes: EpisodeSet) -> list[MicroBatch]:
 
     Args:
         trainer: The trainer.
-        episodes: The rows of the call. A rank without rows makes one empty pass.
+        episodes: The rows of the call. A rank without rows to compute makes one empty pass.
     """
     idle = [empty_row(trainer._tokenizer.pad_token_id)]
-    parts = cut(trainer, episodes.rows) or [idle]
+    parts = cut(trainer, computed_rows(trainer, episodes.rows)) or [idle]
     parts += [idle] * (passes_of_all(trainer.accelerator, len(parts)) - len(parts))
     return [
         MicroBatch(
@@ -121,4 +122,6 @@ def loss_of(trainer: Host, model: Model, micro: MicroBatch) -> LossOutput:
     )
     if trainer.normalizer is not None:
         trainer.normalizer.add(inputs)
+    if drops_rows(trainer):
+        compared["computed"] = inputs.token_share.sum() / micro.denominator
     return replace(output, metrics={**output.metrics, **compared})

@@ -24,6 +24,7 @@ from agentic_trl.trainers.model.reference import reference_of, reference_scores
 from agentic_trl.trainers.ranks.collective import sum_over_ranks
 from agentic_trl.trainers.ranks.sharded import gathered
 from agentic_trl.trainers.update.actfocus import weigh_rows
+from agentic_trl.trainers.update.flat_groups import computed_rows
 from agentic_trl.trainers.update.signals import watch_energies
 from agentic_trl.types import TokenBatch, Trajectory
 
@@ -83,12 +84,13 @@ def with_old_logprobs(trainer: Host, rows: Sequence[Row]) -> list[Row]:
         return [replace(row, old_logprob=row.sampling_logprob) for row in rows]
     if once:
         return list(rows)
+    computed = computed_rows(trainer, rows)
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     scored: list[Row] = []
     training = model.training
     model.eval()
     with gathered(trainer.model_wrapped), torch.no_grad():
-        for part in cut(trainer, rows):
+        for part in cut(trainer, computed):
             with trainer.compute_loss_context_manager():
                 logprob, _ = token_logprobs(
                     model,
@@ -101,7 +103,8 @@ def with_old_logprobs(trainer: Host, rows: Sequence[Row]) -> list[Row]:
                 for row, one in zip(part, logprob.float().cpu(), strict=True)
             ]
     model.train(training)
-    return scored
+    kept = {id(row) for row in computed}
+    return scored + [row for row in rows if id(row) not in kept]
 
 
 def _score_with_reference(

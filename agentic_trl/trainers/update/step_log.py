@@ -28,8 +28,13 @@ LOGGED_AS = {
     "corrected": "sampling/corrected_share",
     "masked": "sampling/masked_share",
     "value_loss": "critic/value_loss",
+    "computed": "computed_share",
 }
 """Name in the log of each sum of an optimizer step; all are means over the units of the loss."""
+
+OF_COMPUTED = ("ratio", "entropy", "drift", "correction", "masked")
+"""Sums to which every computed unit adds. Where rows are dropped they become means over the units that were computed;
+clipping has no part in rows without advantages, and stays a share of all."""
 
 MOSTLY_MASKED = 0.5
 """Share of the loss that the correction masks from which an optimizer step is reported."""
@@ -50,9 +55,10 @@ def log_step(trainer: Host, sums: Mapping[str, Any], seconds: float) -> None:
     totals = {
         name: sum(one.get(name, 0.0) for one in ranks) for name in sorted(set().union(*ranks))
     }
+    totals = over_computed(totals)
     for name, total in totals.items():
         log[LOGGED_AS[name]].append(total)
-    if "ratio" in totals:  # absent while the critic alone learns
+    if "clip_low" in totals:  # absent while the critic alone learns
         watch_update(trainer, totals)
     masked = totals.get("masked", 0.0)
     if masked > MOSTLY_MASKED:
@@ -65,6 +71,22 @@ def log_step(trainer: Host, sums: Mapping[str, Any], seconds: float) -> None:
     watch_first_kl(trainer)
 
 
+def over_computed(totals: Mapping[str, float]) -> dict[str, float]:
+    """Return an optimizer step's sums, with means over what was computed where rows were dropped.
+
+    Args:
+        totals: Sums over all ranks, by the keys of ``LOGGED_AS``; with ``computed`` if rows may be dropped.
+
+    Returns:
+        The sums; those of ``OF_COMPUTED`` divided by the share that was computed, and left out if that is 0.
+    """
+    share = totals.get("computed", 1.0)
+    if "computed" not in totals:
+        return dict(totals)
+    kept = {name: total for name, total in totals.items() if share or name not in OF_COMPUTED}
+    return {name: total / share if name in OF_COMPUTED else total for name, total in kept.items()}
+
+
 def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
     """Watch what an optimizer step shows.
 
@@ -75,7 +97,7 @@ def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
     if trainer.normalizer is not None:
         share = totals["clip_low"] + totals["clip_high"]
         watch_signals(trainer, {"clipped": read_clipped(trainer, share)})
-    if _compares_equal_weights(trainer):
+    if "drift" in totals and _compares_equal_weights(trainer):
         _watch_drift(trainer, totals["drift"])
 
 

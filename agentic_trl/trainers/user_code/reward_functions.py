@@ -76,7 +76,7 @@ def add_reward_functions(
     trajectories: Sequence[Trajectory],
     *,
     first: int,
-    mode: str = "train",
+    mode: str | None = "train",
     kept: int | None = None,
 ) -> list[Trajectory]:
     """Add the weighted sum of the reward functions to each score, and let success follow from it.
@@ -91,7 +91,7 @@ def add_reward_functions(
         inputs: The tasks of this rank.
         trajectories: Their episodes.
         first: Position of the first of them over all ranks, which hold equally many.
-        mode: Log that the means go to, ``"train"`` or ``"eval"``.
+        mode: Log that the means go to, ``"train"`` or ``"eval"``; ``None`` for none.
         kept: Number of the trajectories that are no repetitions; ``None`` is all.
 
     Returns:
@@ -134,21 +134,34 @@ def add_reward_functions(
     ]
 
 
-def score_evaluation(
-    trainer: Host, inputs: Sequence[Mapping[str, Any]], trajectories: Sequence[Trajectory]
+def score_episodes(
+    trainer: Host,
+    inputs: Sequence[Mapping[str, Any]],
+    trajectories: Sequence[Trajectory],
+    *,
+    mode: str | None,
+    spare: tuple[Mapping[str, Any], Trajectory] | None = None,
 ) -> list[Trajectory]:
-    """Do the same for held-out episodes, of which ranks may hold different numbers.
+    """Do the same for episodes of which ranks may hold different numbers.
+
+    Args:
+        trainer: A TRL trainer.
+        inputs: The tasks of this rank.
+        trajectories: Their episodes.
+        mode: Log that the means go to, ``"train"`` or ``"eval"``; ``None`` for none.
+        spare: A task and its episode that stand in for missing ones, since ranks must hold equally many; what they are given
+            is dropped. ``None`` takes the first.
 
     Returns:
         The trajectories with their scores.
 
     Raises:
-        ValueError: If a rank has none at all.
+        ValueError: If a rank has none at all, and nothing to stand in.
     """
     counts = gather_object([len(trajectories)])
-    if len(trainer.reward_funcs) == 1:
+    if len(trainer.reward_funcs) == 1 or not max(counts):
         return list(trajectories)
-    if min(counts) == 0:
+    if spare is None and min(counts) == 0:
         raise ValueError(
             f"Evaluation has {sum(counts)} episodes for {len(counts)} processes, expected at least one for each: reward "
             "functions are asked by all of them together. Give more held-out tasks (num_eval_tasks) or attempts "
@@ -156,14 +169,13 @@ def score_evaluation(
         )
     # Repeated and dropped again: ranks must hold equally many.
     missing = max(counts) - len(trajectories)
-    padded = [*trajectories, *[trajectories[0]] * missing]
-    first = trainer.accelerator.process_index * max(counts)
+    task, episode = spare or (inputs[0], trajectories[0])
     scored = add_reward_functions(
         trainer,
-        [*inputs, *[inputs[0]] * missing],
-        padded,
-        first=first,
-        mode="eval",
+        [*inputs, *[task] * missing],
+        [*trajectories, *[episode] * missing],
+        first=trainer.accelerator.process_index * max(counts),
+        mode=mode,
         kept=len(trajectories),
     )
     return scored[: len(trajectories)]
@@ -173,7 +185,7 @@ _WEIGHTED = "The sum of the reward functions, each times its entry of reward_wei
 
 
 def _added(
-    trainer: Host, per_function: Float[Tensor, "trajectory function"], mode: str
+    trainer: Host, per_function: Float[Tensor, "trajectory function"], mode: str | None
 ) -> Float[Tensor, " trajectory"]:
     """Log the means, and return the weighted sums without the environment's; NaN where no function applies."""
     functions = zip(trainer.reward_funcs, trainer.reward_func_names, per_function.T, strict=True)
@@ -181,7 +193,8 @@ def _added(
         if _is_model(function):
             for reward in column.tolist():
                 read_reward(reward, f"A score of the reward model {name!r}")
-        trainer._metrics[mode][f"rewards/{name}/mean"].append(column.nanmean().item())
+        if mode is not None:
+            trainer._metrics[mode][f"rewards/{name}/mean"].append(column.nanmean().item())
     given, weights = per_function[:, 1:].double(), trainer.reward_weights[1:].double()
     sums: Tensor = (given * weights.to(given.device)).nansum(dim=1)
     return sums.masked_fill(given.isnan().all(dim=1), torch.nan)

@@ -13,7 +13,7 @@ from agentic_trl.user_values import shown_name, shown_text
 
 
 def log_reward_functions(
-    trainer: Host, rewards: Float[Tensor, "episode function"], *, asked: int, mode: str
+    trainer: Host, rewards: Float[Tensor, "episode function"], *, asked: int, mode: str | None
 ) -> None:
     """Log what the reward functions gave and reported, and forget it, as TRL does after a rollout.
 
@@ -24,11 +24,15 @@ def log_reward_functions(
         trainer: The trainer, right after ``_calculate_rewards``; all ranks call this.
         rewards: Rewards of this rank's episodes; those that stand in for missing ones left out.
         asked: Episodes of this rank that the functions were asked about, those that stand in included.
-        mode: Log that the metrics go to, ``"train"`` or ``"eval"``.
+        mode: Log that the metrics go to, ``"train"`` or ``"eval"``; ``None`` forgets all of it.
 
     Raises:
         ValueError: If a column has not as many values as there were episodes.
     """
+    if mode is None:
+        trainer._pending_extra_logs.clear()
+        trainer._pending_metrics.clear()
+        return
     if trainer.args.log_completions:
         for name, column in zip(trainer.reward_func_names, rewards.T, strict=True):
             trainer._logs["rewards"][name].extend(gather_object(column.tolist()))

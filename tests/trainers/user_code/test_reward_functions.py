@@ -23,7 +23,7 @@ from agentic_trl.trainers.user_code.reward_functions import (
     checked,
     environment,
     read_weights,
-    score_evaluation,
+    score_episodes,
 )
 from agentic_trl.types import StopReason, Trajectory
 from tests.test_batching import turn
@@ -208,4 +208,4 @@ def test_held_out_episodes_for_some_processes_only_are_refused(trainer, monkeypa
     trajectories, _ = trainer.kept[-1]
     monkeypatch.setattr(reward_functions, "gather_object", lambda mine: [*mine, 0])
     with pytest.raises(ValueError, match=r"has 2 episodes for 2 processes.*num_eval_tasks"):
-        score_evaluation(trainer, [{}, {}], trajectories[:2])
+        score_episodes(trainer, [{}, {}], trajectories[:2], mode="eval")
