@@ -3,7 +3,7 @@
 from tqdm.auto import tqdm
 
 
-class RolloutBar(tqdm):
+class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
     """A bar that counts finished episodes and shows the turns taken."""
 
     def __init__(self, total: int, *, description: str, disable: bool) -> None:

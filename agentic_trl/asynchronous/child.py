@@ -206,7 +206,5 @@ class _Generation:
         self._say(Played(generation=self._number, trajectories=trajectories, seconds=seconds))
 
     def _report(self) -> None:
-        self._say(
-            Progress(generation=self._number, turns=self._turns, finished=self._finished)
-        )
+        self._say(Progress(generation=self._number, turns=self._turns, finished=self._finished))
         self._said, self._turns, self._finished = time.monotonic(), 0, 0

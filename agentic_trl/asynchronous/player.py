@@ -14,7 +14,6 @@ import cloudpickle
 
 from agentic_trl.asynchronous.messages import Failed, Job, Message, Played, Progress
 from agentic_trl.child_process import GRACE, ChildProcess
-from agentic_trl.rollout.env_pool.pool import GRACE as CLOSING
 
 logger = logging.getLogger(__name__)
 
@@ -59,9 +58,7 @@ class ProcessChannel:
         Raises:
             OSError: If it cannot be started.
         """
-        self._child = ChildProcess(
-            "agentic_trl.asynchronous.child:serve", descriptors=descriptors
-        )
+        self._child = ChildProcess("agentic_trl.asynchronous.child:serve", descriptors=descriptors)
         self.pid = self._child.pid
         self._child.connection.send_bytes(setup)
 
@@ -78,7 +75,7 @@ class ProcessChannel:
         """End it; see ``Channel.close``."""
         try:
             self.send(None)
-            self._child.ends_within(CLOSING + GRACE)
+            self._child.ends_within(2 * GRACE)  # environments have GRACE to close themselves
         except OSError:
             self._child.ends_within(GRACE)
         self._child.close()
@@ -199,6 +196,7 @@ class Player:
                 "fewer episodes in flight (engine_slots), a lower max_staleness, or max_staleness=0."
             )
         logger.warning(
-            "The process that plays episodes ended with %s; it is started again, and plays what it had not finished.", how
+            "The process that plays episodes ended with %s; it is started again, and plays what it had not finished.",
+            how,
         )
         self._begin()

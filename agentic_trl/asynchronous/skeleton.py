@@ -19,7 +19,8 @@ def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     Args:
         model: The model.
     """
-    for name, parameter in model.named_parameters():
+    for wrapped, parameter in model.named_parameters():
+        name = wrapped
         for wrapper in _WRAPPERS:
             name = name.replace(wrapper, "")
         yield name, parameter

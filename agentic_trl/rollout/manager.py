@@ -154,7 +154,9 @@ class RolloutManager:
         Returns:
             A trajectory for each start.
         """
-        rollout = self._rollout(model, temperature=temperature, at_once=at_once, progress=progress)
+        rollout = self._rollout(
+            model, temperature=temperature, at_once=at_once, version=version, progress=progress
+        )
         with _evaluating(model), keeping("An environment"), self._folder.entered(), torch.no_grad():
             return collect(starts, self._environments, rollout)
 
@@ -164,6 +166,7 @@ class RolloutManager:
         starts: Sequence[Start],
         *,
         temperature: float | None = None,
+        version: int | None = None,
         progress: Callable[[int, int], None] = lambda turns, finished: None,
     ) -> Collecting:
         """Play episodes step by step, beside others, in a process that does nothing else.
@@ -172,12 +175,15 @@ class RolloutManager:
             model: The model to sample from, in evaluation mode; the caller has switched gradients off.
             starts: The episodes.
             temperature: Sampling temperature, 0 for greedy; ``None`` takes the settings'.
+            version: Optimizer steps that the weights have seen, for ``Turn.policy_version``.
             progress: Called with turns taken and episodes finished.
 
         Returns:
             The steps, which give a trajectory for each start in the end; see ``collecting``.
         """
-        rollout = self._rollout(model, temperature=temperature, at_once=None, progress=progress)
+        rollout = self._rollout(
+            model, temperature=temperature, at_once=None, version=version, progress=progress
+        )
         return collecting(starts, self._environments, rollout, waits=False)
 
     def _rollout(
@@ -186,6 +192,7 @@ class RolloutManager:
         *,
         temperature: float | None,
         at_once: int | None,
+        version: int | None,
         progress: Callable[[int, int], None],
     ) -> Rollout:
         sampling = self.settings.sampling

@@ -30,6 +30,7 @@ from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
 from agentic_trl.trainers.model.vllm import choose_engine, require_vllm
 from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
+from agentic_trl.trainers.run.ahead import Ahead
 from agentic_trl.trainers.user_code.missing import (
     asks_for,
     refuse_missing_packages,
@@ -184,18 +185,19 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
         self.begin()
         engine, limit = choose_engine(self)
+        settings = rollout_settings(self.args, context_limit=limit)
+        played = {
+            "specs": specs,
+            "settings": replace(settings, keep_environments=keep_environments),
+            "tokenizer": self._tokenizer,
+            "stop_ids": frozenset(self.eos_token_ids),
+            "plain_text": has_text_prompts(specs, self.train_dataset),
+        }
         self.rollouts = RolloutManager(
-            specs,
-            replace(
-                rollout_settings(self.args, context_limit=limit),
-                keep_environments=keep_environments,
-            ),
-            tokenizer=self._tokenizer,
-            stop_ids=frozenset(self.eos_token_ids),
-            plain_text=has_text_prompts(specs, self.train_dataset),
-            engine=engine,
-            anyone=partial(any_rank, self.accelerator),
+            **played, engine=engine, anyone=partial(any_rank, self.accelerator)
         )
+        if self.args.max_staleness:
+            self.ahead = Ahead(self, played)
 
 
 @contextmanager

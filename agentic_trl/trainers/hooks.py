@@ -28,6 +28,7 @@ from agentic_trl.rollout.task import Start
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.progress import calls_per_generation
+from agentic_trl.trainers.run.ahead import Ahead, play_generation, playing_ahead
 from agentic_trl.trainers.run.checkpoints import (
     PARTIAL,
     checkpoint_of,
@@ -36,7 +37,7 @@ from agentic_trl.trainers.run.checkpoints import (
     open_folder,
     resume,
 )
-from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes, training_starts
+from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
 from agentic_trl.trainers.run.model_card import complete_card, name_method
@@ -68,6 +69,8 @@ class EnvironmentHooks(GRPOTrainer):
     args: AgenticGRPOConfig
     rollouts: RolloutManager | None = None
     """Plays episodes; ``None`` without an environment."""
+    ahead: Ahead | None = None
+    """Plays those of training ahead of the updates; ``None`` with ``max_staleness=0``."""
     advantage_function: Callable[[TurnTable], Float[Tensor, " turn"]] | None = None
     """Takes the place of ``args.advantage`` if it is given."""
     normalizer: ClippingNormalizer | None = None
@@ -128,8 +131,7 @@ class EnvironmentHooks(GRPOTrainer):
         """Play the episodes of this rank's part of a generation batch."""
         if self.rollouts is None:
             return super()._generate_and_score_completions(inputs)
-        starts = training_starts(self, inputs)
-        played = self.play(starts, temperature=self.temperature, description="rollout")
+        played = play_generation(self, inputs)
         trajectories = score_episodes(self, inputs, played, mode="train")
         log_episodes(self, trajectories)
         score = partial(score_episodes, self, mode=None, spare=(inputs[0], played[0]))
@@ -217,7 +219,8 @@ class EnvironmentHooks(GRPOTrainer):
         if self.rollouts is None:
             return super().train(given, *arguments, **keywords)
         main = self.accelerator.is_main_process
-        with enable_grad(), closing(self.rollouts), locked(self.args.output_dir, main=main):
+        folder = locked(self.args.output_dir, main=main)
+        with enable_grad(), closing(self.rollouts), folder, playing_ahead(self):
             self.fingerprint = fingerprint(self)
             result = super().train(open_folder(self, given), *arguments, **keywords)
         if self.normalizer is not None:

@@ -17,9 +17,10 @@ from typing import Any
 
 import cloudpickle
 
+from agentic_trl.child_process import GRACE
 from agentic_trl.environments.base import Environment
 from agentic_trl.rollout.env_pool.checked_calls import Call, EventLoop, Host, WaitingHost
-from agentic_trl.rollout.env_pool.process import GRACE, RemoteHost
+from agentic_trl.rollout.env_pool.process import RemoteHost
 from agentic_trl.rollout.env_pool.replies import Failure, Reply
 from agentic_trl.rollout.env_pool.workers import InlineWorker, Outbox, ThreadWorker, Worker
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentic_trl.rollout.manager import RolloutManager
     from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
     from agentic_trl.trainers.model.output_layer import HeadUse
+    from agentic_trl.trainers.run.ahead import Ahead
     from agentic_trl.trainers.run.success_threshold import ThresholdWatch
     from agentic_trl.trainers.update.critic import Critic
     from agentic_trl.trainers.update.signals import SignalWatch
@@ -73,6 +74,7 @@ class Host(Protocol):
 
     # Of this package
     rollouts: "RolloutManager | None"
+    ahead: "Ahead | None"
     replaced: dict[int, Trajectory]
     buffered_sets: "list[EpisodeSet] | None"
     advantage_function: Callable[[TurnTable], Float[Tensor, " turn"]] | None
@@ -90,6 +92,7 @@ class Host(Protocol):
     compute_loss: Callable[..., Tensor]
     compute_loss_context_manager: Callable[[], AbstractContextManager[Any]]
     add_callback: Callable[[TrainerCallback], None]
+    _get_train_sampler: Callable[..., Any]
     _calculate_rewards: Callable[..., Float[Tensor, "trajectory function"]]
     trained_parameters: Callable[[], Iterator[nn.Parameter]]
     assign_credit: "Callable[[Sequence[Trajectory], Sequence[Row]], list[Row]]"

@@ -80,6 +80,11 @@ class RolloutConfig(GRPOConfig):
         0,
         help="Generations by which the weights that sample may be behind those that are trained; 0 plays and trains in turn.",
     )
+    rollout_device: str | None = knob(
+        None,
+        help="Device of the process that plays ahead, such as 'cpu' or 'cuda:1', or one a rank of the machine, separated by commas; "
+        "None takes the trainer's.",
+    )
     env_workers: Count = knob(
         0, help="Workers that reset and step environments; 0 does it in between, one by one."
     )

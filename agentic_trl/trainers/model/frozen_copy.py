@@ -6,7 +6,7 @@ head, Accelerate's autocast. ``copy.deepcopy`` copies functions by identity, so 
 
 import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType
 from typing import Any, TypeVar
@@ -35,18 +35,19 @@ def frozen_copy(model: nn.Module) -> nn.Module:
         return independent_copy(model).eval().requires_grad_(False)
 
 
-def independent_copy(model: Module) -> Module:
+def independent_copy(model: Module, *, shared: Iterable[Tensor] = ()) -> Module:
     """Return a copy that computes what the model computes, with nothing of the model itself.
 
     Functions in the copy that close over parts of the model are made anew around the parts of the copy.
 
     Args:
         model: A module that reads ``input_ids``.
+        shared: Its parameters that the copy has, too.
 
     Raises:
         ValueError: If the copy still runs the model.
     """
-    memo: dict[int, Any] = {}
+    memo: dict[int, Any] = {id(one): one for one in shared}
     twin = copy.deepcopy(model, memo)
     rebound = _Rebound(memo)
     for module in twin.modules():

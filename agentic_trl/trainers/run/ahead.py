@@ -6,11 +6,9 @@ played by the trainer itself, with the weights as they are.
 
 import logging
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -26,7 +24,6 @@ from agentic_trl.asynchronous.weights import Layout, SharedWeights
 from agentic_trl.progress_bar import RolloutBar
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.config.progress import (
-    calls_done,
     calls_per_generation,
     generation_index,
 )
@@ -38,6 +35,34 @@ from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.types import Trajectory
 
 logger = logging.getLogger(__name__)
+
+
+def play_generation(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> list[Trajectory]:
+    """Return the episodes of this rank's part of the current generation batch, played now or ahead.
+
+    Args:
+        trainer: The trainer.
+        tasks: A task for each episode, as the data loader gave them.
+    """
+    if trainer.ahead is not None:
+        return trainer.ahead.take(tasks)
+    starts = training_starts(trainer, tasks)
+    return trainer.play(starts, temperature=trainer.temperature, description="rollout")
+
+
+@contextmanager
+def playing_ahead(trainer: Host) -> Iterator[None]:
+    """Play ahead while a run lasts, if the configuration says so."""
+    if trainer.ahead is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    trainer.ahead.share_cores()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        trainer.ahead.close()
 
 
 class Ahead:
@@ -60,17 +85,15 @@ class Ahead:
         self._pipeline: Pipeline | None = None
         self._orders: dict[int, list[int]] = {}
         self._kept: dict[int, list[dict[str, Any]]] = {}
+        self._threads = 1
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Play ahead while a run lasts, sharing the cores where both compute on them."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(self._threads()[0])
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
-            self._close()
+    def share_cores(self) -> None:
+        """Divide the threads of this process with that one, if both compute on the CPU."""
+        self._threads = threads = torch.get_num_threads()
+        ours, theirs = self._trainer.accelerator.device, torch.device(self._device())
+        if ours.type == theirs.type == "cpu":
+            self._threads = max(threads // 2, 1)
+            torch.set_num_threads(max(threads - self._threads, 1))
 
     def take(self, tasks: Sequence[Mapping[str, Any]]) -> list[Trajectory]:
         """Begin what is due, and return the episodes of this rank's part of the current generation.
@@ -121,10 +144,11 @@ class Ahead:
         Args:
             kept: Of ``kept``; empty to begin anew with the weights as they are.
         """
-        self._close()
+        self.close()
         self._kept = dict(kept)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the process, and give its memory away."""
         if self._pipeline is not None:
             self._player.close()
         if self._weights is not None:
@@ -146,18 +170,17 @@ class Ahead:
             publish=self._publish,
             job=self._job,
         )
-        kept = {
-            number: from_plain(one, self._starts(number)) for number, one in self._kept.items()
-        }
+        kept = {number: from_plain(one, self._starts(number)) for number, one in self._kept.items()}
         self._pipeline.restore(kept)
         return self._pipeline
 
     def _start(self) -> ProcessChannel:
-        assert self._weights is not None and self._trainer.rollouts is not None
+        assert self._weights is not None
+        assert self._trainer.rollouts is not None
         setup = Setup(
             slots=self._trainer.args.max_staleness + 1,
             manager=self._manager,
-            threads=self._threads()[1],
+            threads=self._threads,
             device=self._device(),
             mixed_precision=self._trainer.accelerator.mixed_precision,
             model=self._packed,
@@ -165,9 +188,7 @@ class Ahead:
             descriptor=self._weights.descriptor,
             cache=self._trainer.rollouts.cache,
         )
-        return ProcessChannel(
-            cloudpickle.dumps(setup), descriptors=(self._weights.descriptor,)
-        )
+        return ProcessChannel(cloudpickle.dumps(setup), descriptors=(self._weights.descriptor,))
 
     def _publish(self, slot: int) -> None:
         """Put the policy's weights into a slot."""
@@ -209,16 +230,8 @@ class Ahead:
         accelerator, wanted = self._trainer.accelerator, self._trainer.args.rollout_device
         if wanted is None:
             return str(accelerator.device)
-        each = wanted.split(",")
+        each = str(wanted).split(",")
         return each[accelerator.local_process_index % len(each)].strip()
-
-    def _threads(self) -> tuple[int, int]:
-        """Return the threads of the update and of the rollout; they share the cores if both need them."""
-        threads = torch.get_num_threads()
-        ours = torch.device(self._trainer.accelerator.device).type
-        if self._weights is not None or ours != "cpu" or torch.device(self._device()).type != "cpu":
-            return threads, threads
-        return max(threads - threads // 2, 1), max(threads // 2, 1)
 
     @staticmethod
     def _require_same(given: Sequence[Mapping[str, Any]], played: Sequence[Any]) -> None:

@@ -16,16 +16,20 @@ TRAIN, EVAL = 0, 1
 """First component of an episode's seed after the run's own: training and evaluation never share one."""
 
 
-def training_starts(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> list[Start]:
+def training_starts(
+    trainer: Host, tasks: Sequence[Mapping[str, Any]], *, generation: int | None = None
+) -> list[Start]:
     """Return where the episodes of this rank's part of a generation batch start.
 
     Args:
         trainer: The trainer.
         tasks: A task for each episode; those of a group stand side by side.
+        generation: Number of the generation batch, from 0; ``None`` for the current one.
     """
     assert trainer.rollouts is not None
     size = trainer.num_generations
-    seed = (trainer.args.seed, TRAIN, generation_index(trainer))
+    number = generation_index(trainer) if generation is None else generation
+    seed = (trainer.args.seed, TRAIN, number)
     first = trainer.accelerator.process_index * len(tasks)
     return [
         trainer.rollouts.start(

@@ -39,7 +39,14 @@ class EpochSampler(RepeatSampler):
 
     def __iter__(self) -> Iterator[int]:
         """Yield task indices of the current epoch, each ``num_generations`` times side by side."""
-        epoch = int(self.trainer.state.epoch or 0)
+        yield from self.of_epoch(int(self.trainer.state.epoch or 0))
+
+    def of_epoch(self, epoch: int) -> Iterator[int]:
+        """Yield those of an epoch.
+
+        Args:
+            epoch: Its number, from 0.
+        """
         if self.shuffle:
             seed = self.trainer.args.seed + 1_000_003 * epoch
             self.generator = torch.Generator().manual_seed(seed)
@@ -70,6 +77,7 @@ def save_state(trainer: Host, folder: Path) -> None:
         "loss": trainer._tr_loss.cpu(),
         "last_logged": trainer._globalstep_last_logged,
         "texts": _texts(trainer),
+        "ahead": {} if trainer.ahead is None else trainer.ahead.kept(),
         "ever_clipped": trainer.normalizer is not None and trainer.normalizer.ever_clipped,
     }
     torch.save(state, state_file(folder, accelerator.process_index))
@@ -100,6 +108,8 @@ def load_state(trainer: Host, checkpoint: str | Path) -> None:
     if problem:
         logger.warning("%s: the episodes of the interrupted generation are played again.", problem)
     trainer.buffered_sets = None
+    if trainer.ahead is not None:
+        trainer.ahead.restore({})
     again = any(gather_object([bool(problem)]))  # all ranks play, or none
     if state is not None:
         _restore(trainer, state)
@@ -108,12 +118,14 @@ def load_state(trainer: Host, checkpoint: str | Path) -> None:
                 EpisodeSet(**{**one, "rows": [Row(**row) for row in one["rows"]]})
                 for one in state["buffer"]
             ] or None
+            if trainer.ahead is not None:
+                trainer.ahead.restore(state["ahead"])
 
 
 def _stale(trainer: Host, state: dict[str, Any]) -> str:
     """Return why stored rollouts, or the lack of them, do not fit this run; nothing if they do."""
     differences = differing(state.get("fingerprint", {}), _marks(trainer))
-    interrupted = state["buffer"] or trainer._step % calls_per_generation(trainer)
+    interrupted = state["buffer"] or state["ahead"] or trainer._step % calls_per_generation(trainer)
     if not differences or not interrupted:
         return ""
     return f"The checkpoint's rollouts were made with other settings ({'; '.join(differences)})"
