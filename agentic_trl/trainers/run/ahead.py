@@ -65,6 +65,25 @@ def playing_ahead(trainer: Host) -> Iterator[None]:
         trainer.ahead.close()
 
 
+def _refuse_unsendable(manager: Mapping[str, Any]) -> None:
+    """Refuse what cannot be sent to a process, by name.
+
+    Raises:
+        TypeError: If something cannot.
+    """
+    parts = {f"environment {name!r}": spec for name, spec in manager["specs"].items()}
+    parts |= {"history": manager["settings"].history, "tokenizer": manager["tokenizer"]}
+    for name, part in parts.items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception as error:
+            raise TypeError(
+                f"max_staleness > 0 plays episodes in another process, but the {name} cannot be sent there "
+                f"({type(error).__name__}: {error}). Build what cannot be pickled inside the environment, or set "
+                "max_staleness=0."
+            ) from error
+
+
 class Ahead:
     """What a trainer with ``max_staleness`` has beside one without."""
 
@@ -74,7 +93,18 @@ class Ahead:
         Args:
             trainer: The trainer.
             manager: Arguments of the trainer's own rollout manager.
+
+        Raises:
+            TypeError: If something that the process needs cannot be sent there.
+            ValueError: If a reward function asks for environments.
         """
+        if manager["settings"].keep_environments:
+            raise ValueError(
+                f"max_staleness={trainer.args.max_staleness} with a reward function that takes `environments`: they live in the "
+                "process that plays ahead, and a checkpoint cannot keep them. Let the environment say what the function needs "
+                "(its score, `success`, its messages), or set max_staleness=0."
+            )
+        _refuse_unsendable(manager)
         self._trainer = trainer
         self._manager = manager
         named = dict(named_weights(trainer.model))
@@ -161,6 +191,12 @@ class Ahead:
         trainer = self._trainer
         place(trainer)
         probe_run(trainer)
+        if getattr(type(trainer).play, "__module__", "") != "agentic_trl.trainers.hooks":
+            logger.warning(
+                "%s.play is called for held-out episodes alone: with max_staleness > 0 those of training are played by another "
+                "process.",
+                type(trainer).__name__,
+            )
         calls = trainer.state.max_steps * trainer.args.gradient_accumulation_steps
         self._player = Player(self._start)
         self._pipeline = Pipeline(

@@ -36,7 +36,14 @@ WITHOUT_CONSEQUENCE = (
     *("max_steps", "num_train_epochs", "num_train_tasks"),  # see `total_steps` and the data set
     *("dataloader_*", "ddp_*", "fsdp*", "deepspeed", "local_rank", "use_cpu"),
     *("activation_checkpointing*", "gradient_checkpointing*", "torch_empty_cache_steps"),
-    *("max_tokens_per_microbatch", "share_prefixes", "engine_*", "rollout_order", "env_*"),
+    *(
+        "max_tokens_per_microbatch",
+        "share_prefixes",
+        "engine_*",
+        "rollout_order",
+        "rollout_device",
+        "env_*",
+    ),
     *("max_failed_fraction", "vllm_gpu_memory_utilization", "vllm_server_*", "vllm_group_port"),
     *("history", "environment_kwargs"),  # as they were read, see `fingerprint`
 )

@@ -226,6 +226,24 @@ def check_agents(folder, name, both):
         assert len(one) == 2
 
 
+@pytest.mark.parametrize("kind", ["replicated", "sharded"])
+def test_two_ranks_play_ahead_and_resume_as_one_process_does(tmp_path, request, kind):
+    both = request.getfixturevalue(kind)["ahead"]
+    assert largest_difference(both["whole"], both["resumed"]) == 0.0
+    knobs = {"max_steps": 5, "beta": 0.1, "method": "planpo", "eval_strategy": "steps"}
+    alone = make_trainer(tmp_path, max_staleness=2, eval_steps=2, **knobs)
+    alone.evaluate()
+    alone.train()
+    assert_rounding(both["whole"], dict(alone.model.named_parameters()), scale=0.05, **SUMS)
+    for metric in ("return", "turns/mean", "eval_return", "rollout/staleness"):
+        one, two = (
+            [e[metric] for e in log if metric in e]
+            for log in (alone.state.log_history, both["metrics"])
+        )
+        assert one == pytest.approx(two)
+    assert [e[metric] for e in alone.state.log_history if metric in e] == [0, 1, 2, 2, 2]
+
+
 def test_sharded_parameters_reach_a_vllm_server(sharded):
     check_vllm(sharded["vllm"])
 

@@ -240,6 +240,7 @@ def sharded_cases(folder):
             "vllm": vllm_case(folder / "vllm", **SHARDED),
             "resume": sharded_resume(folder / "resume"),
             "agents": agent_case("agents", folder / "agents", **SHARDED),
+            "ahead": ahead_case(folder / "ahead", **SHARDED),
         }
 
 
@@ -328,6 +329,18 @@ def sharded_resume(folder):
     }
 
 
+AHEAD = {"max_staleness": 2, "steps_per_generation": 1, "num_iterations": 1}
+"""Five generations, the last three of which are played by weights two generations old."""
+
+
+def ahead_case(folder, **changes):
+    """A run that plays ahead, evaluated in between, and its last two generations again from a checkpoint."""
+    evaluations = {"eval_strategy": "steps", "eval_steps": 2}
+    first, part = run_and_resume(folder, **AHEAD, **evaluations, **changes)
+    weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in (first, part)]
+    return {"whole": weights[0], "resumed": weights[1], "metrics": first.state.log_history}
+
+
 def looks_of(model):
     """How many parameters are shards: gathered, afterwards, and in a layer that has had its pass."""
     shards = [sum(isinstance(p, DTensor) for p in model.parameters())]
@@ -360,6 +373,7 @@ def replicated_cases(folder):
         "play": play_case(folder / "play"),
         "vllm": vllm_case(folder / "vllm"),
         "reports": reports_case(folder / "reports"),
+        "ahead": ahead_case(folder / "ahead"),
         **{name: scripted_case(name, folder / name) for name in SCRIPTED_CASES},
         **{name: ppo_case(name, folder / name) for name in PPO_CASES},
         **{name: agent_case(name, folder / name) for name in AGENTS},
