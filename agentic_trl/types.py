@@ -232,7 +232,7 @@ class TokenColumns:
     token_advantage: Float[Tensor, "*row token"]
     """Advantage of the token; 0 where not sampled or not yet assigned."""
     old_logprob: Float[Tensor, "*row token"] | None = None
-    """Log-probability under the policy of the rollout, nats; ``None`` if it is the current policy's own."""
+    """Log-probability that the ratio is taken to, nats; ``None`` if it is the current policy's own."""
     ref_logprob: Float[Tensor, "*row token"] | None = None
     """Log-probability under the reference policy, nats."""
     token_weight: Float[Tensor, "*row token"] | None = None
@@ -276,7 +276,7 @@ class LossInputs(TokenColumns):
     logprob: Float[Tensor, "row token"]
     """Log-probability under the policy, with gradient, nats."""
     old_logprob: Float[Tensor, "row token"]
-    """Log-probability under the policy of the rollout, nats."""
+    """Log-probability that the ratio is taken to, nats."""
     denominator: float
     """Number of units (tokens, turns or trajectories) in the whole optimizer step, all ranks."""
     correction: Float[Tensor, "row token"] | None = None

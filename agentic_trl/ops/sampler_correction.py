@@ -31,7 +31,7 @@ def sampler_correction(
     """Return the ratio policy / sampler, bounded, of each token or of its whole row, and where it was out of bounds.
 
     Args:
-        old_logprob: Log-probability under the policy of the rollout, nats.
+        old_logprob: Log-probability under the policy at the start of the update, nats.
         sampling_logprob: Log-probability that the sampler gave, nats.
         turn_of_token: Turn of the token, -1 where it was not sampled; such tokens count nowhere.
         mode: A "token"'s own ratio or the product over the "sequence", the row; out of bounds it is

@@ -24,7 +24,7 @@ def compare_with_sampler(
         config: The configuration.
         batch: The micro-batch.
         logprob: Log-probability under the policy as it is now, nats.
-        old_logprob: Log-probability under the policy of the rollout, nats.
+        old_logprob: Log-probability that the ratio is taken to, nats.
         denominator: Units of the loss in the whole optimizer step, all ranks.
 
     Returns:

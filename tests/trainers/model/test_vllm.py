@@ -29,6 +29,19 @@ from tests.trainers.vllm_models import ModelLLM, ModelServer, stand_in
 pytestmark = pytest.mark.trainer
 
 
+THEIRS = {
+    "mode": "vllm_importance_sampling_mode",
+    "bound": "vllm_importance_sampling_clip_max",
+    "off": {"vllm_importance_sampling_correction": False},
+}
+OURS = {
+    "mode": "sampler_correction",
+    "bound": "sampler_correction_max",
+    "off": {"sampler_correction": "none"},
+}
+"""The names of a correction: TRL's, and those that act with every engine."""
+
+
 @pytest.fixture
 def vllm(monkeypatch):
     stand_in(monkeypatch)
@@ -158,17 +171,17 @@ def test_adapters_are_pushed_merged_and_the_base_stays_as_it_is(tmp_path, vllm):
 
 
 @pytest.mark.usefixtures("doubles")
+@pytest.mark.parametrize("names", [THEIRS, OURS], ids=["theirs", "ours"])
 @pytest.mark.parametrize(
     ("mode", "factor", "masked"),
     [("token_truncate", 1.5, 0.0), ("token_mask", 0.0, 1.0), (None, 1.0, None)],
 )
 def test_the_loss_is_corrected_for_what_the_sampler_says(
-    tmp_path, vllm, caplog, mode, factor, masked
+    tmp_path, vllm, caplog, names, mode, factor, masked
 ):
     # The stand-in reports half the probability: the ratio is 2, the bound 1.5.
     vllm.setattr(vllm_generation, "LLM", lambda **given: ModelLLM(shift=-math.log(2), **given))
-    knobs = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 1.5}
-    off = {"vllm_importance_sampling_correction": False}
+    knobs, off = {names["mode"]: mode, names["bound"]: 1.5}, names["off"]
     plain = make(tmp_path / "plain", max_steps=1, **off)
     plain.train()
     trainer = make(tmp_path / "corrected", max_steps=1, **(knobs if mode else off))
@@ -183,6 +196,16 @@ def test_the_loss_is_corrected_for_what_the_sampler_says(
     shares = [] if mode is None else [pytest.approx(masked)]
     assert logged(trainer, "sampling/masked_share") == shares
     assert ("set sampler_correction='token_truncate'" in caplog.text) == (masked == 1.0)
+
+
+@pytest.mark.usefixtures("doubles")
+def test_vllms_log_probabilities_are_the_old_ones_where_they_are_asked_for(tmp_path, vllm):
+    vllm.setattr(vllm_generation, "LLM", lambda **given: ModelLLM(shift=-math.log(2), **given))
+    trainer = make(tmp_path, max_steps=1, old_logprobs="sampler")
+    trainer.train()
+    assert logged(trainer, "ratio/mean") == pytest.approx([2.0], abs=EXACT)
+    assert logged(trainer, "sampling/correction") == []
+    assert logged(trainer, "sampling/logprob_difference") == pytest.approx([math.log(2)], abs=EXACT)
 
 
 @pytest.mark.usefixtures("doubles")
@@ -246,10 +269,18 @@ def test_a_server_with_other_log_probabilities_is_refused(tmp_path, vllm):
     vllm.setattr(ModelServer, "mode", "raw_logprobs")
     assert make(tmp_path, top_p=0.9, **server)
     assert make(tmp_path, temperature=0.9, vllm_importance_sampling_correction=False, **server)
-    with pytest.raises(
-        ValueError, match=r"--logprobs-mode raw_logprobs, which .* Start it with processed"
-    ):
-        make(tmp_path, temperature=0.9, **server)
+    assert make(tmp_path, temperature=0.9, sampler_correction="none", **server)
+    chosen = {"sampler_correction": "token_truncate"}
+    for settings, named in [
+        ({}, "sampler_correction "),
+        (chosen, "sampler_correction "),
+        ({"old_logprobs": "sampler"}, "old_logprobs='sampler'"),
+    ]:
+        with pytest.raises(
+            ValueError,
+            match=f"--logprobs-mode raw_logprobs, which .*so {named}.* Start it with processed",
+        ):
+            make(tmp_path, temperature=0.9, **settings, **server)
 
 
 def test_a_model_made_in_memory_is_refused(tmp_path, vllm):

@@ -17,8 +17,11 @@ SCRIPTED_CASES = (
     "dead_rank",
     "sorl",
     "actfocus",
+    "corrected",
 )
-SHARDED_CASES = ("accumulated", "lora_kl", "one_and_thirty", "dead_rank", "actfocus")
+SHARDED_CASES = (
+    *("accumulated", "lora_kl", "one_and_thirty", "dead_rank", "actfocus", "corrected"),
+)
 LORA_CASES = ("lora_kl", "ppo_lora")
 PPO_CASES = ("ppo", "ppo_lora", "steppo_dead")
 
@@ -43,6 +46,9 @@ KNOBS = {
     "dead_rank": PLANPO,
     "sorl": PLANPO | {"clip_normalization": "relative", "epsilon": 0.1, "epsilon_high": 0.15},
     "actfocus": PLANPO | {"token_weighting": "actfocus"},
+    "corrected": PLANPO
+    | {"sampler_correction": "sequence_truncate", "sampler_correction_min": 0.5, "max_steps": 2}
+    | {"optim": "sgd", "learning_rate": 1.0},
     "ppo": PPO,
     "ppo_lora": PPO,
     "steppo_dead": PPO | {"method": "steppo"},

@@ -100,6 +100,13 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, replicated, name):
         )
         assert one == pytest.approx(two, rel=1e-4)
         assert len(one) == (name == metric.split("/")[0])
+    for metric in ("correction", "corrected_share", "masked_share"):
+        one, two = (
+            [e[f"sampling/{metric}"] for e in log if f"sampling/{metric}" in e]
+            for log in (alone.state.log_history, both["metrics"])
+        )
+        assert one == pytest.approx(two, rel=1e-4)
+        assert len(one) == 2 * (name == "corrected")
     one, two = (
         [{k: v for k, v in e.items() if k.startswith("signal/")} for e in log if "loss" in e]
         for log in (alone.state.log_history, both["metrics"])
