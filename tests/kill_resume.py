@@ -3,7 +3,8 @@
     python -m tests.kill_resume                      # 8 kills of each kind of run
     python -m tests.kill_resume --kills 2 --seed 7 --kinds grpo ppo-lora
 
-The kinds: GRPO and PPO, all of whose parameters are trained; GRPO on an agent that is a program; and the first two with LoRA,
+The kinds: GRPO and PPO, all of whose parameters are trained; GRPO on an agent that is a program, and with flat groups that
+are played anew; and the first two with LoRA,
 environments in processes of their own (or threads), four batches accumulated and ``rollout_order="rounds"``; PPO's critic is
 a second model, then a second adapter. All have several updates a rollout.
 
@@ -34,7 +35,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from agentic_trl import AgentEnv
 from agentic_trl.trainers.run.checkpoints import PARTIAL
-from tests.tiny import make_trainer
+from tests.tiny import Stingy, make_trainer
 from tests.trainers.agents.runs import COMMAND
 from tests.trainers.run.outcomes import differences, outcome
 from tests.trainers.update.ppo_tools import make_ppo
@@ -74,6 +75,9 @@ KINDS = {
         environment=AgentEnv(command=COMMAND),
         rollout_order="rounds",
         **KNOBS,
+    ),
+    "refill": lambda folder: make_trainer(
+        folder, environment=Stingy, flat_groups="refill", **KNOBS
     ),
     "grpo-lora": lambda folder: make_trainer(
         folder, method="so-grpo", beta=0.05, peft_config=LORA, env_worker_kind="thread", **WORKERS

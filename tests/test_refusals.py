@@ -32,6 +32,7 @@ READERS = readers()
 SAID_HERE = [
     "config/checks.py",
     "config/off_policy_checks.py",
+    "config/flat_group_checks.py",
     "config/trl_fields.py",
     "config/ppo.py",
 ]
@@ -72,6 +73,7 @@ def context(knob):
         "env_worker_kind": {"env_workers": 2},
         "sampler_correction_min": {"sampler_correction": "token_truncate"},
         "sampler_correction_max": {"sampler_correction": "token_truncate"},
+        "max_refills": {"flat_groups": "refill"},
     }
     return needs.get(knob, {})
 
@@ -104,11 +106,11 @@ NAMES = [
     *["method", "advantage", "importance_sampling_level", "loss_aggregation", "token_weighting"],
     *["planpo_response_group", "clip_normalization", "sorl_norm", "on_nonfinite_gradient"],
     *["rollout_engine", "rollout_order", "vllm_importance_sampling_mode", "env_worker_kind"],
-    *["turn_credit", "history", "sampler_correction", "old_logprobs"],
+    *["turn_credit", "history", "sampler_correction", "old_logprobs", "flat_groups"],
 ]
 COUNTS = ["num_train_tasks", "num_eval_tasks", "max_turns", "max_tokens_per_turn"]
 COUNTS += ["max_tokens_per_trajectory", "max_context_tokens", "max_tokens_per_microbatch"]
-COUNTS += ["engine_slots", "engine_max_cache_tokens", "per_device_eval_batch_size"]
+COUNTS += ["engine_slots", "engine_max_cache_tokens", "per_device_eval_batch_size", "max_refills"]
 SHARES = ["planpo_alpha_start", "planpo_alpha_end", "turn_gamma", "epsilon", "max_failed_fraction"]
 SHARES += ["token_gamma", "token_lambda", "turn_lambda", "actfocus_alpha"]
 NOT_NEGATIVE = ["invalid_action_penalty", "history_window", "eval_temperature", "env_workers"]
@@ -162,6 +164,11 @@ CASES = [
         "sync_ref_model=True with token",
     ),
     ({"sync_ref_model": True}, "sync_ref_model=True with beta=0"),
+    ({"max_refills": 3}, "max_refills=3 is read by flat_groups='refill'"),
+    ({"method": "ppo", "flat_groups": "drop"}, "flat_groups='drop' with a critic"),
+    ({"method": "ppo", "flat_groups": "refill"}, "flat_groups='refill' with a critic"),
+    ({"flat_groups": "drop", "beta": 0.1}, "flat_groups='drop' with beta=0.1"),
+    ({"flat_groups": "drop", "entropy_coef": 0.1}, "flat_groups='drop' with entropy_coef=0.1"),
     ({"scale_rewards": "batch"}, "scale_rewards='batch': expected"),
     (
         {"steps_per_generation": 3, "gradient_accumulation_steps": 2},
@@ -307,6 +314,8 @@ SUPPORTED = {
     "env_retries": [0, 5],
     "max_failed_fraction": [0, 0.5, 1],
     "log_trajectories": [True, False],
+    "flat_groups": ["keep", "drop", "refill"],
+    "max_refills": [None, 1, 600],
     "on_nonfinite_gradient": ["stop", "skip"],
     "eval_temperature": [None, 0, 0.7],
     "success_threshold": [None, -1.0, 0.5],

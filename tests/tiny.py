@@ -72,6 +72,19 @@ class Countdown(TextEnv):
         return " ".join(f"w{self.random.randrange(20)}" for _ in range(self.random.randint(2, 6)))
 
 
+class Stingy(Countdown):
+    """Earns nothing at tasks with an odd seed, whose groups are flat."""
+
+    def step(self, action):
+        observation, reward, *rest, info = super().step(action)
+        reward *= self.generous
+        return observation, reward, *rest, {"success": info["success"] and reward > 0}
+
+    def reset(self, *, seed=None, options=None):
+        self.generous = seed % 2 == 0
+        return super().reset(seed=seed, options=options)
+
+
 def sets_in(arguments):
     """Which data sets are among the arguments of a trainer."""
     return [name for name in ("train", "eval") if arguments.get(f"{name}_dataset") is not None]

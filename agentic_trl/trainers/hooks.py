@@ -134,7 +134,7 @@ class EnvironmentHooks(GRPOTrainer):
         played = play_generation(self, inputs)
         trajectories = score_episodes(self, inputs, played, mode="train")
         log_episodes(self, trajectories)
-        score = partial(score_episodes, self, mode=None, spare=(inputs[0], played[0]))
+        score = partial(score_episodes, self, mode=None, spare=(inputs[:1], played[:1]))
         return refill(self, trajectories, flat=partial(find_flat, self), score=score)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

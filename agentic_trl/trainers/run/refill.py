@@ -39,6 +39,10 @@ class Flat(Protocol):
     def groups(self) -> list[int]:
         """Their numbers, ascending."""
 
+    @property
+    def share(self) -> float | None:
+        """Their share among the groups with an episode that counts; ``None`` without one."""
+
 
 def refill(
     trainer: Host,
@@ -66,8 +70,11 @@ def refill(
     trained, trainer.replaced = list(trajectories), {}
     if trainer.args.flat_groups != "refill":
         return trained
+    found = flat(trained)
+    if found.share is not None:
+        trainer._metrics["train"]["groups/no_advantage"].append(found.share)
     tokens = count = 0
-    while groups := flat(trained).groups[: most_refills(trainer) - count]:
+    while groups := found.groups[: most_refills(trainer) - count]:
         tasks = dict(zip(groups, refill_tasks(trainer, count + 1, len(groups)), strict=True))
         numbers = {group: count + n for n, group in enumerate(groups, start=1)}
         mine = [i for i, one in enumerate(trained) if one.group in tasks]
@@ -78,6 +85,7 @@ def refill(
             trained[i] = one
         tokens += sum(gather_object([sum(one.sampled_tokens for one in played)]))
         count += len(groups)
+        found = flat(trained)
     _log(trainer, trained, count, tokens)
     return trained
 

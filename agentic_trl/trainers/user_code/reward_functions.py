@@ -140,7 +140,7 @@ def score_episodes(
     trajectories: Sequence[Trajectory],
     *,
     mode: str | None,
-    spare: tuple[Mapping[str, Any], Trajectory] | None = None,
+    spare: tuple[Sequence[Mapping[str, Any]], Sequence[Trajectory]] | None = None,
 ) -> list[Trajectory]:
     """Do the same for episodes of which ranks may hold different numbers.
 
@@ -149,7 +149,7 @@ def score_episodes(
         inputs: The tasks of this rank.
         trajectories: Their episodes.
         mode: Log that the means go to, ``"train"`` or ``"eval"``; ``None`` for none.
-        spare: A task and its episode that stand in for missing ones, since ranks must hold equally many; what they are given
+        spare: A list of one task, and of its episode, that stand in for missing ones, since ranks must hold equally many; what they are given
             is dropped. ``None`` takes the first.
 
     Returns:
@@ -169,11 +169,11 @@ def score_episodes(
         )
     # Repeated and dropped again: ranks must hold equally many.
     missing = max(counts) - len(trajectories)
-    task, episode = spare or (inputs[0], trajectories[0])
+    tasks, episodes = spare or (inputs[:1], trajectories[:1])
     scored = add_reward_functions(
         trainer,
-        [*inputs, *[task] * missing],
-        [*trajectories, *[episode] * missing],
+        [*inputs, *list(tasks) * missing],
+        [*trajectories, *list(episodes) * missing],
         first=trainer.accelerator.process_index * max(counts),
         mode=mode,
         kept=len(trajectories),

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 from agentic_trl import AgenticGRPOTrainer, AgenticPPOTrainer
 from agentic_trl.types import StopReason
-from tests.tiny import scripted_trajectories, scripted_trajectory
+from tests.tiny import (
+    Gradients,
+    Stingy,
+    make_args,
+    make_model,
+    make_tokenizer,
+    scripted_trajectories,
+    scripted_trajectory,
+)
 from tests.trainers.agents.runs import loop, make_run, summary
 
 SCRIPTED_CASES = (
@@ -15,12 +23,13 @@ SCRIPTED_CASES = (
     "group_over_ranks",
     "one_and_thirty",
     "dead_rank",
+    "flat_rank",
     "sorl",
     "actfocus",
     "corrected",
 )
 SHARDED_CASES = (
-    *("accumulated", "lora_kl", "one_and_thirty", "dead_rank", "actfocus", "corrected"),
+    *("accumulated", "lora_kl", "one_and_thirty", "dead_rank", "flat_rank", "actfocus", "corrected"),
 )
 LORA_CASES = ("lora_kl", "ppo_lora")
 PPO_CASES = ("ppo", "ppo_lora", "steppo_dead")
@@ -44,6 +53,7 @@ KNOBS = {
     "group_over_ranks": PLANPO | {"num_generations": 8},
     "one_and_thirty": PLANPO,
     "dead_rank": PLANPO,
+    "flat_rank": PLANPO | {"flat_groups": "drop"},
     "sorl": PLANPO | {"clip_normalization": "relative", "epsilon": 0.1, "epsilon_high": 0.15},
     "actfocus": PLANPO | {"token_weighting": "actfocus"},
     "corrected": PLANPO
@@ -113,7 +123,39 @@ def episodes_of(name):
             replace(t, stop=StopReason.ENVIRONMENT_ERROR, success=False) for t in trajectories[4:]
         ]
         trajectories = trajectories[:4] + failed
+    elif name == "flat_rank":
+        trajectories = trajectories[:4] + [replace(t, success=False) for t in trajectories[4:]]
     return trajectories, {"per_device_train_batch_size": 8, **KNOBS[name]}
+
+
+def refill_run(folder, size, **changes):
+    """A run of two steps on tasks of which the odd ones are flat, with so many episodes a step on each rank."""
+
+    def even(trajectories, seed, **more):
+        return [
+            0.25 * (task % 2 == 0) * (one.member % 2)
+            for one, task in zip(trajectories, seed, strict=True)
+        ]
+
+    trainer = PlaysGRPO(
+        make_model(),
+        make_args(
+            folder,
+            **SGD,
+            flat_groups="refill",
+            max_refills=7,
+            num_generations=2,
+            per_device_train_batch_size=size,
+            **changes,
+        ),
+        environment=Stingy,
+        reward_funcs=even,
+        processing_class=make_tokenizer(),
+        callbacks=[gradients := Gradients()],
+    )
+    trainer.gradients = gradients
+    trainer.train()
+    return trainer
 
 
 def lengthen(member):

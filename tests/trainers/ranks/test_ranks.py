@@ -27,6 +27,7 @@ from tests.trainers.ranks.cases import (
     SHARDED_CASES,
     agent_run,
     episodes_of,
+    refill_run,
 )
 from tests.trainers.update.ppo_tools import make_ppo
 
@@ -113,8 +114,32 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, replicated, name):
     )
     assert one == [pytest.approx(entry) for entry in two]
     assert one[0]["signal/group_advantage"] > 0
-    if name in ("one_and_thirty", "dead_rank"):
+    if name in ("one_and_thirty", "dead_rank", "flat_rank"):
         assert both["micro_batches"][0] != both["micro_batches"][1]
+
+
+@pytest.mark.parametrize("kind", ["replicated", "sharded"])
+def test_two_ranks_play_the_refills_of_one_process(tmp_path, request, kind):
+    """A round that concerns one rank alone, too; reward functions score what each rank holds."""
+    alone, both = refill_run(tmp_path, 8), request.getfixturevalue(kind)["refill"]
+    assert sorted(alone.episodes, key=repr) == sorted(both["episodes"], key=repr)
+    assert both["mine"][0] != both["mine"][1]
+    for one, two in zip(alone.gradients.steps, both["gradients"], strict=True):
+        assert_rounding(two, one, **SUMS)
+    names = (
+        "groups/refilled",
+        "groups/no_advantage",
+        "groups/flat",
+        "num_tokens",
+        "rewards/even/mean",
+    )
+    names += ("success_rate", "signal/group_advantage")
+    one, two = (
+        [{name: e[name] for name in names} for e in log if "loss" in e]
+        for log in (alone.state.log_history, both["metrics"])
+    )
+    assert one == [pytest.approx(entry) for entry in two]
+    assert all(entry["groups/refilled"] > 0 for entry in one)
 
 
 def test_two_ranks_log_what_reward_functions_report(replicated):

@@ -34,6 +34,7 @@ from tests.trainers.ranks.cases import (
     SHARDED_CASES,
     agent_run,
     episodes_of,
+    refill_run,
 )
 from tests.trainers.run.outcomes import differences, outcome
 from tests.trainers.update.ppo_tools import make_ppo
@@ -141,6 +142,18 @@ def agent_case(name, folder, **changes):
     }
 
 
+def refill_case(folder, **changes):
+    """Flat groups played anew: what each rank played, and what was trained."""
+    trainer = refill_run(folder, 4, **changes)
+    check_world(trainer)
+    return {
+        "episodes": gather_object(trainer.episodes),
+        "mine": gather_object([len(trainer.episodes)]),
+        "gradients": gradients_of(trainer),
+        "metrics": trainer.state.log_history,
+    }
+
+
 class Uneven(Countdown):
     """One turn for even seeds, 30 for odd ones."""
 
@@ -238,6 +251,7 @@ def sharded_cases(folder):
             "half": half_case(folder / "half", **SHARDED),
             "play": play_case(folder / "play", **SHARDED),
             "vllm": vllm_case(folder / "vllm", **SHARDED),
+            "refill": refill_case(folder / "refill", **SHARDED),
             "resume": sharded_resume(folder / "resume"),
             "agents": agent_case("agents", folder / "agents", **SHARDED),
             "ahead": ahead_case(folder / "ahead", **SHARDED),
@@ -374,6 +388,7 @@ def replicated_cases(folder):
         "vllm": vllm_case(folder / "vllm"),
         "reports": reports_case(folder / "reports"),
         "ahead": ahead_case(folder / "ahead"),
+        "refill": refill_case(folder / "refill"),
         **{name: scripted_case(name, folder / name) for name in SCRIPTED_CASES},
         **{name: ppo_case(name, folder / name) for name in PPO_CASES},
         **{name: agent_case(name, folder / name) for name in AGENTS},

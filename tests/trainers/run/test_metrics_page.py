@@ -36,7 +36,8 @@ PATTERNS = {
 }
 """Families of names, and what the page calls them."""
 
-NO_METRICS = {"eval_", "log_metric", "log_extra", "log_completions"}
+NO_METRICS = {"eval_", "log_metric", "log_extra", "log_completions", "frac_reward_zero_std"}
+NO_METRICS |= {"flat_groups"}
 """What else the section speaks of."""
 
 
@@ -89,6 +90,7 @@ def every_name(tmp_path_factory):
     }
     runs = [
         make_trainer(folder, cls=episodes, token_weighting="actfocus", method="gigpo", **several),
+        make_trainer(folder, flat_groups="refill"),
         make_ppo(folder, scripted_trajectories()),
         AgenticGRPOTrainer(
             make_model(),

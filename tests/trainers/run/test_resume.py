@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 
 from agentic_trl.trainers.run.resume_state import state_file
 from tests.kill_resume import main
-from tests.tiny import Countdown, make_model, make_trainer
+from tests.tiny import Countdown, Stingy, make_model, make_trainer
 from tests.trainers.run.outcomes import differences, outcome
 from tests.trainers.update.ppo_tools import make_ppo
 
@@ -78,12 +78,19 @@ def synced_reference(folder, **changes):
     return make_trainer(folder, model=str(path), **{**KNOBS, "beta": 0.5, **moved, **changes})
 
 
+def refilled(folder, **changes):
+    """Groups without advantages are played anew, with tasks and seeds of their own."""
+    knobs = {**KNOBS, "flat_groups": "refill", "max_refills": 3}
+    return make_trainer(folder, environment=Stingy, **{**knobs, **changes})
+
+
 CASES = [
     (planpo, 14, (4, 6, 9)),  # at the end of a generation, inside one, in the second epoch
     (lora, 11, (6, 9)),
     (ppo, 11, (6, 9)),
     (adapter_ppo, 11, (6, 9)),
     (synced_reference, 7, (3, 6)),
+    (refilled, 9, (4, 6)),
 ]
 SLOW = (lora, ppo)
 """What an adapter with a critic has, too, or nearly so."""
@@ -100,6 +107,8 @@ def test_a_resumed_run_is_the_same_run(tmp_path, build, steps, at):
     whole = build(tmp_path / "whole", max_steps=steps)
     whole.train()
     expected = outcome(whole, tmp_path / "whole")
+    if build is refilled:
+        assert all(e["groups/refilled"] > 0 for e in expected["log"] if "groups/refilled" in e)
     for step in at:
         folder = tmp_path / f"from-{step}"
         shutil.copytree(tmp_path / "whole", folder)
