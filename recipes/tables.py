@@ -15,7 +15,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
 from agentic_trl.evaluation import wilson_interval
 from agentic_trl.methods import methods_of
-from recipes import records
+from recipes import records, staleness_arms
 
 README = records.RECIPES / "README.md"
 NAME = "frozen_lake"
@@ -73,6 +73,7 @@ def main() -> None:
     """Write the tables into the README."""
     text = with_table(README.read_text(encoding="utf-8"), render(ROWS))
     text = with_table(text, render_agents(), name="agents")
+    text = with_table(text, staleness_arms.render(), name="staleness")
     README.write_text(text, encoding="utf-8", newline="\n")
 
 

@@ -15,7 +15,7 @@ import json
 
 import pytest
 
-from recipes import records, tables
+from recipes import records, staleness_arms, tables
 from tests.recipes.running import RECIPES
 
 
@@ -37,6 +37,7 @@ def test_the_readme_shows_the_records():
     text = tables.README.read_text()
     assert tables.with_table(text, tables.render(tables.ROWS)) == text
     assert tables.with_table(text, tables.render_agents(), name="agents") == text
+    assert tables.with_table(text, staleness_arms.render(), name="staleness") == text
 
 
 def test_agents_by_hand(monkeypatch, tmp_path):
