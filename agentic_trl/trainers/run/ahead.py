@@ -267,7 +267,7 @@ class Ahead:
         if wanted is None:
             return str(accelerator.device)
         each = str(wanted).split(",")
-        return each[accelerator.local_process_index % len(each)].strip()
+        return str(each[accelerator.local_process_index % len(each)].strip())
 
     @staticmethod
     def _require_same(given: Sequence[Mapping[str, Any]], played: Sequence[Any]) -> None:

@@ -29,7 +29,15 @@ SCRIPTED_CASES = (
     "corrected",
 )
 SHARDED_CASES = (
-    *("accumulated", "lora_kl", "one_and_thirty", "dead_rank", "flat_rank", "actfocus", "corrected"),
+    *(
+        "accumulated",
+        "lora_kl",
+        "one_and_thirty",
+        "dead_rank",
+        "flat_rank",
+        "actfocus",
+        "corrected",
+    ),
 )
 LORA_CASES = ("lora_kl", "ppo_lora")
 PPO_CASES = ("ppo", "ppo_lora", "steppo_dead")
