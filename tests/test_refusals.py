@@ -73,6 +73,7 @@ def context(knob):
         "env_worker_kind": {"env_workers": 2},
         "sampler_correction_min": {"sampler_correction": "token_truncate"},
         "sampler_correction_max": {"sampler_correction": "token_truncate"},
+        "rollout_device": {"max_staleness": 1},
         "max_refills": {"flat_groups": "refill"},
     }
     return needs.get(knob, {})
@@ -208,6 +209,14 @@ CASES = [
     ),
     ({"vllm_importance_sampling_clip_max": 5.0}, "; `sampler_correction` acts with every engine"),
     ({"method": "ppo", "share_prefixes": True}, "share_prefixes=True: got a trainer with a critic"),
+    (
+        {"rollout_device": "cpu"},
+        "rollout_device='cpu' is that of the process that plays ahead, got max",
+    ),
+    (
+        {"rollout_device": "gpu", **STALE},
+        "rollout_device: got 'gpu', expected a device such as 'cpu'",
+    ),
     ({"use_liger_kernel": True}, "use_liger_kernel=True has no effect with an environment"),
     ({"vllm_mode": "server"}, "it acts with `rollout_engine='vllm'`"),
     ({**VLLM, "vllm_server_port": 1}, "it acts with `vllm_mode='server'`"),
@@ -303,6 +312,7 @@ SUPPORTED = {
     "sampler_correction_max": [None, 0.1, 3],
     "old_logprobs": ["auto", "recomputed", "sampler"],
     "max_staleness": [0, 1, 4],
+    "rollout_device": [None, "cpu", "cuda:0, cuda:1"],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "engine_slots": [None, 1, 600],
     "engine_max_cache_tokens": [None, 1, 600],

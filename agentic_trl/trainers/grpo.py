@@ -30,7 +30,6 @@ from agentic_trl.trainers.model.shared_prefixes import refuse_unshareable
 from agentic_trl.trainers.model.vllm import choose_engine, require_vllm
 from agentic_trl.trainers.ranks.collective import any_rank
 from agentic_trl.trainers.ranks.supported import set_up_ranks
-from agentic_trl.trainers.run.ahead import Ahead
 from agentic_trl.trainers.user_code.missing import (
     asks_for,
     refuse_missing_packages,
@@ -183,7 +182,6 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             refuse_unshareable(self.model, temperature=self.temperature)
         self.head = HeadUse()
         self.num_generations_eval = self.args.num_generations_eval or 1  # each task once
-        self.begin()
         engine, limit = choose_engine(self)
         settings = rollout_settings(self.args, context_limit=limit)
         played = {
@@ -196,8 +194,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         self.rollouts = RolloutManager(
             **played, engine=engine, anyone=partial(any_rank, self.accelerator)
         )
-        if self.args.max_staleness:
-            self.ahead = Ahead(self, played)
+        self.begin(played)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ The flow of a call of ``training_step`` with an environment::
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from time import perf_counter
@@ -28,7 +28,7 @@ from agentic_trl.rollout.task import Start
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.progress import calls_per_generation
-from agentic_trl.trainers.run.ahead import Ahead, play_generation, playing_ahead
+from agentic_trl.trainers.run.ahead import Ahead, ahead_of, play_generation, playing_ahead
 from agentic_trl.trainers.run.checkpoints import (
     PARTIAL,
     checkpoint_of,
@@ -82,7 +82,7 @@ class EnvironmentHooks(GRPOTrainer):
     threshold_watch: ThresholdWatch
     """Says so if no score ever reaches ``success_threshold``."""
     warned_of_no_reward: bool = False
-    """Whether it was said that no reward function applied to an episode."""
+    """Whether it was said that none applied to an episode."""
     saw_first_kl: bool = False
     """Whether the KL divergence of the run's first optimizer step was looked at."""
     buffered_sets: list[EpisodeSet] | None = None
@@ -92,21 +92,21 @@ class EnvironmentHooks(GRPOTrainer):
     fingerprint: dict[str, str]
     """Settings and code that the rollouts of the run depend on."""
     _staged = False
-    """Whether a checkpoint is being written aside."""
 
     def describe(self, args: AgenticGRPOConfig) -> None:
         """Say what the model card names, before TRL builds the trainer."""
         self.args = args
         name_method(self)
 
-    def begin(self) -> None:
-        """Set up what a run adds up, scales and watches; the models are in place."""
+    def begin(self, manager: Mapping[str, Any]) -> None:
+        """Set up what a run adds up, scales and watches, and who plays ahead; models and rollouts are in place."""
         refuse_unsound(self, credit=EnvironmentHooks.assign_credit)
         self.step_sums = StepSums()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.normalizer = normalizer_of(self.args, trained)
         self.signals = SignalWatch.of(self)
         self.threshold_watch = ThresholdWatch()
+        self.ahead = ahead_of(self, manager)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Warn of what a subclass replaces in vain."""
@@ -141,14 +141,13 @@ class EnvironmentHooks(GRPOTrainer):
         """Return the rows of this call, playing new episodes when the last ones are used up."""
         if self.rollouts is None:
             return super()._prepare_inputs(generation_batch)
-        sets = self.buffered_sets
-        if sets is None or self._step % calls_per_generation(self) == 0:
+        if self.buffered_sets is None or self._step % calls_per_generation(self) == 0:
             trajectories = self._generate_and_score_completions(generation_batch)
-            sets = self.buffered_sets = self.prepare_sets(trajectories)
-            write_traces(self, trajectories, sets)
+            self.buffered_sets = self.prepare_sets(trajectories)
+            write_traces(self, trajectories, self.buffered_sets)
             if self.args.log_completions:
-                log_texts(self, trajectories, sets)
-        return sets[self._step % self.args.steps_per_generation]
+                log_texts(self, trajectories, self.buffered_sets)
+        return self.buffered_sets[self._step % self.args.steps_per_generation]
 
     def prepare_sets(self, trajectories: Sequence[Trajectory]) -> list[EpisodeSet]:
         """Return the rows of a generation batch, ready for the loss."""
@@ -218,8 +217,7 @@ class EnvironmentHooks(GRPOTrainer):
         given = checkpoint_of(self.args, resume_from_checkpoint)
         if self.rollouts is None:
             return super().train(given, *arguments, **keywords)
-        main = self.accelerator.is_main_process
-        folder = locked(self.args.output_dir, main=main)
+        folder = locked(self.args.output_dir, main=self.accelerator.is_main_process)
         with enable_grad(), closing(self.rollouts), folder, playing_ahead(self):
             self.fingerprint = fingerprint(self)
             result = super().train(open_folder(self, given), *arguments, **keywords)
@@ -286,7 +284,7 @@ class EnvironmentHooks(GRPOTrainer):
             complete_card(self)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Push a checkpoint that is in its place; one that is still aside waits for that."""
+        """Push a checkpoint that is in its place."""
         if not self._staged:
             super()._push_from_checkpoint(checkpoint_folder)
 

@@ -11,7 +11,7 @@ from trl import GRPOConfig
 from agentic_trl.methods import DEFAULTS, credits_of, methods_of, readers
 from agentic_trl.ops.sampler_correction import CORRECTION_MODES
 from agentic_trl.trainers.config.off_policy import needs_sampler_logprobs
-from agentic_trl.trainers.config.off_policy_checks import off_policy_problems
+from agentic_trl.trainers.config.off_policy_checks import check_rollout_device, off_policy_problems
 from agentic_trl.trainers.config.trl_fields import refused_settings
 
 
@@ -104,6 +104,7 @@ def check_unused_knobs(config: GRPOConfig) -> None:
                 "to an environment is a plain function call, which nothing can stop. Set env_workers to 1 or more, "
                 f"or leave {name} unset."
             )
+    check_rollout_device(config)
     if config.invalid_action_penalty and config.resolved("advantage") == "planpo":
         raise ValueError(
             f"invalid_action_penalty={config.invalid_action_penalty}: PlanPO divides the outcome by the "

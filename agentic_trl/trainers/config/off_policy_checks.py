@@ -1,5 +1,6 @@
-"""Contradictions in the correction of the loss and the old log-probabilities, each refused with a sentence."""
+"""Contradictions in the correction, the old log-probabilities and the process that plays ahead, each a sentence."""
 
+import torch
 from trl import GRPOConfig
 
 from agentic_trl.trainers.config.off_policy import (
@@ -66,3 +67,27 @@ def _given(config: GRPOConfig, *names: str) -> list[str]:
     """Return the settings among these that are off their defaults, as they are written."""
     values = {name: getattr(config, name) for name in names}
     return [f"{name}={one!r}" for name, one in values.items() if one not in (None, "auto")]
+
+
+def check_rollout_device(config: GRPOConfig) -> None:
+    """Refuse a device that nothing would read, or that is none.
+
+    Raises:
+        ValueError: If it is so.
+    """
+    device = config.rollout_device
+    if device is None:
+        return
+    if not config.max_staleness:
+        raise ValueError(
+            f"rollout_device={device!r} is that of the process that plays ahead, got max_staleness=0, with which there is none. "
+            "Set max_staleness to 1 or more, or leave it unset."
+        )
+    for one in str(device).split(","):
+        try:
+            torch.device(one.strip())
+        except RuntimeError as error:
+            raise ValueError(
+                f"rollout_device: got {device!r}, expected a device such as 'cpu' or 'cuda:1', or several separated by commas, "
+                "one for each rank of a machine."
+            ) from error

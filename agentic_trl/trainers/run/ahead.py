@@ -37,7 +37,7 @@ from agentic_trl.types import Trajectory
 logger = logging.getLogger(__name__)
 
 
-def play_generation(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> list[Trajectory]:
+def play_generation(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> Sequence[Trajectory]:
     """Return the episodes of this rank's part of the current generation batch, played now or ahead.
 
     Args:
@@ -48,6 +48,16 @@ def play_generation(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> list[T
         return trainer.ahead.take(tasks)
     starts = training_starts(trainer, tasks)
     return trainer.play(starts, temperature=trainer.temperature, description="rollout")
+
+
+def ahead_of(trainer: Host, manager: Mapping[str, Any]) -> "Ahead | None":
+    """Return what plays ahead, if the configuration says so.
+
+    Args:
+        trainer: The trainer.
+        manager: Arguments of its rollout manager.
+    """
+    return Ahead(trainer, manager) if trainer.args.max_staleness else None
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tests.tiny import largest_difference, make_trainer, scripted
 from tests.tolerances import assert_rounding, tolerance
 from tests.trainers.ranks.cases import (
     AGENTS,
+    AHEAD,
     LORA_CASES,
     PPO_CASES,
     SCRIPTED_CASES,
@@ -263,10 +264,10 @@ def test_two_ranks_play_ahead_and_resume_as_one_process_does(tmp_path, request, 
     both = request.getfixturevalue(kind)["ahead"]
     assert largest_difference(both["whole"], both["resumed"]) == 0.0
     knobs = {"max_steps": 5, "beta": 0.1, "method": "planpo", "eval_strategy": "steps"}
-    alone = make_trainer(tmp_path, max_staleness=2, eval_steps=2, **knobs)
+    alone = make_trainer(tmp_path, eval_steps=2, **AHEAD, **knobs)
     alone.evaluate()
     alone.train()
-    assert_rounding(both["whole"], dict(alone.model.named_parameters()), scale=0.05, **SUMS)
+    assert_rounding(both["whole"], dict(alone.model.named_parameters()), scale=0.25, **SUMS)
     for metric in ("return", "turns/mean", "eval_return", "rollout/staleness"):
         one, two = (
             [e[metric] for e in log if metric in e]

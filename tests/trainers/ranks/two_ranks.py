@@ -28,6 +28,7 @@ from agentic_trl.trainers.update.rows import with_old_logprobs
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
 from tests.trainers.ranks.cases import (
     AGENTS,
+    AHEAD,
     LORA_CASES,
     PPO_CASES,
     SCRIPTED_CASES,
@@ -343,14 +344,13 @@ def sharded_resume(folder):
     }
 
 
-AHEAD = {"max_staleness": 2, "steps_per_generation": 1, "num_iterations": 1}
-"""Five generations, the last three of which are played by weights two generations old."""
+AHEAD_STEPS = {"steps_per_generation": 1, "num_iterations": 1}
 
 
 def ahead_case(folder, **changes):
     """A run that plays ahead, evaluated in between, and its last two generations again from a checkpoint."""
     evaluations = {"eval_strategy": "steps", "eval_steps": 2}
-    first, part = run_and_resume(folder, **AHEAD, **evaluations, **changes)
+    first, part = run_and_resume(folder, **AHEAD, **AHEAD_STEPS, **evaluations, **changes)
     weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in (first, part)]
     return {"whole": weights[0], "resumed": weights[1], "metrics": first.state.log_history}
 

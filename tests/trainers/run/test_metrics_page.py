@@ -91,6 +91,7 @@ def every_name(tmp_path_factory):
     runs = [
         make_trainer(folder, cls=episodes, token_weighting="actfocus", method="gigpo", **several),
         make_trainer(folder, flat_groups="refill"),
+        make_trainer(folder, max_staleness=1),
         make_ppo(folder, scripted_trajectories()),
         AgenticGRPOTrainer(
             make_model(),
