@@ -3,7 +3,7 @@
 Mutations seen red: TRL's fields read without vLLM; TRL's fields not winning when stale; the stale default without vLLM
 alone; a bound dropped; the upper bound of a given mode left at TRL's; a correction beside the sampler's old
 log-probabilities; recomputed left out with a correction, with vLLM, when stale; the first generation called stale; an
-alias of another meaning taken; one of the same meaning refused; the old name of TRL's bound counted as a second field.
+alias of another meaning taken, and looked for without vLLM; one of the same meaning refused; the old name of TRL's bound forgotten.
 """
 
 import itertools
@@ -52,6 +52,7 @@ CORRECTIONS = [
         Correction("sequence_mask", 0.5, None),
     ),
     (VLLM | {"vllm_importance_sampling_cap": 5.0}, Correction("sequence_mask", None, 5.0)),
+    (VLLM | STALE | {"vllm_importance_sampling_cap": 3.0}, TRL),
     # A choice of one's own.
     ({"sampler_correction": "none"} | STALE, None),
     ({"sampler_correction": "none"} | VLLM, None),
@@ -216,6 +217,11 @@ def test_what_is_taken_acts_as_it_says(tmp_path):
             said = theirs if args.vllm_importance_sampling_correction else None
             assert found == said
     assert min(taken, refused) > 1000
+
+
+def test_without_vllm_its_fields_contradict_nothing(tmp_path):
+    args = make_args(tmp_path, **OFF, sampler_correction="token_mask")
+    assert off_policy_problems(args) == []
 
 
 def test_bounds_of_one_number_are_taken(tmp_path):
