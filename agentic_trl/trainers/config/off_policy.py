@@ -51,8 +51,7 @@ _TRL = MappingProxyType(
     {
         one.name: one.default
         for one in fields(GRPOConfig)
-        # the old name of the upper bound, which TRL has written into the new one
-        if one.name.startswith("vllm_importance_sampling_") and not one.name.endswith("_cap")
+        if one.name.startswith("vllm_importance_sampling_")
     }
 )
 

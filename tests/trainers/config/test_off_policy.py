@@ -3,11 +3,14 @@
 Mutations seen red: TRL's fields read without vLLM; TRL's fields not winning when stale; the stale default without vLLM
 alone; a bound dropped; the upper bound of a given mode left at TRL's; a correction beside the sampler's old
 log-probabilities; recomputed left out with a correction, with vLLM, when stale; the first generation called stale; an
-alias of another meaning taken; one of the same meaning refused; the old name of TRL's bound counted as a second field.
+alias of another meaning taken, and looked for without vLLM; one of the same meaning refused; the old name of TRL's bound forgotten.
 """
+
+import itertools
 
 import pytest
 
+from agentic_trl.ops.sampler_correction import CORRECTION_MODES
 from agentic_trl.trainers.config.checks import check_environment_run
 from agentic_trl.trainers.config.off_policy import (
     Correction,
@@ -16,6 +19,7 @@ from agentic_trl.trainers.config.off_policy import (
     old_logprobs_of,
     staleness,
 )
+from agentic_trl.trainers.config.off_policy_checks import off_policy_problems
 from tests.tiny import make_args
 
 VLLM = {"rollout_engine": "vllm"}
@@ -48,6 +52,7 @@ CORRECTIONS = [
         Correction("sequence_mask", 0.5, None),
     ),
     (VLLM | {"vllm_importance_sampling_cap": 5.0}, Correction("sequence_mask", None, 5.0)),
+    (VLLM | STALE | {"vllm_importance_sampling_cap": 3.0}, TRL),
     # A choice of one's own.
     ({"sampler_correction": "none"} | STALE, None),
     ({"sampler_correction": "none"} | VLLM, None),
@@ -177,6 +182,46 @@ def test_names_of_two_meanings_are_refused(tmp_path, settings, sentence, stale):
     with pytest.raises(ValueError, match="This run cannot start") as error:
         check_environment_run(args)
     assert sentence in str(error.value)
+
+
+def test_what_is_taken_acts_as_it_says(tmp_path):
+    """Over all combinations: every setting that is given is what the run has, or the run is refused."""
+    args, taken, refused = make_args(tmp_path), 0, 0
+    choices = {
+        "use_vllm": [False, True],
+        "max_staleness": [0, 1],
+        "sampler_correction": ["auto", "none", *CORRECTION_MODES],
+        "sampler_correction_min": [None, 0.5, 3.0],
+        "sampler_correction_max": [None, 2.0, 3.0],
+        "old_logprobs": ["auto", "recomputed", "sampler"],
+        "vllm_importance_sampling_correction": [True, False],
+        "vllm_importance_sampling_mode": ["sequence_mask", "token_truncate"],
+        "vllm_importance_sampling_clip_max": [3.0, 2.0],
+    }
+    for values in itertools.product(*choices.values()):
+        for name, value in zip(choices, values, strict=True):
+            setattr(args, name, value)
+        if off_policy_problems(args):
+            refused += 1
+            continue
+        taken, found = taken + 1, correction_of(args)
+        if args.sampler_correction != "auto":
+            assert getattr(found, "mode", "none") == args.sampler_correction
+        for bound, held in (("min", "low"), ("max", "high")):
+            given = getattr(args, f"sampler_correction_{bound}")
+            assert given is None or getattr(found, held) == given
+        assert found is None or args.old_logprobs != "sampler"
+        assert found is None or (found.low or 0) <= found.high
+        if args.use_vllm and values[-3:] != (True, "sequence_mask", 3.0):
+            theirs = Correction(args.vllm_importance_sampling_mode, *(None, values[-1]))
+            said = theirs if args.vllm_importance_sampling_correction else None
+            assert found == said
+    assert min(taken, refused) > 1000
+
+
+def test_without_vllm_its_fields_contradict_nothing(tmp_path):
+    args = make_args(tmp_path, **OFF, sampler_correction="token_mask")
+    assert off_policy_problems(args) == []
 
 
 def test_bounds_of_one_number_are_taken(tmp_path):
