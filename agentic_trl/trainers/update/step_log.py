@@ -32,9 +32,9 @@ LOGGED_AS = {
 }
 """Name in the log of each sum of an optimizer step; all are means over the units of the loss."""
 
-OF_COMPUTED = ("ratio", "entropy", "drift", "correction", "masked")
-"""Sums to which every computed unit adds. Where rows are dropped they become means over the units that were computed;
-clipping has no part in rows without advantages, and stays a share of all."""
+OF_ALL = ("clip_low", "clip_high", "computed")
+"""Sums that stay means over all units where rows are dropped: rows without advantages are never clipped. The others become
+means over the units that were computed."""
 
 MOSTLY_MASKED = 0.5
 """Share of the loss that the correction masks from which an optimizer step is reported."""
@@ -78,13 +78,13 @@ def over_computed(totals: Mapping[str, float]) -> dict[str, float]:
         totals: Sums over all ranks, by the keys of ``LOGGED_AS``; with ``computed`` if rows may be dropped.
 
     Returns:
-        The sums; those of ``OF_COMPUTED`` divided by the share that was computed, and left out if that is 0.
+        The sums; all but those of ``OF_ALL`` divided by the share that was computed, and left out if that is 0.
     """
     share = totals.get("computed", 1.0)
     if "computed" not in totals:
         return dict(totals)
-    kept = {name: total for name, total in totals.items() if share or name not in OF_COMPUTED}
-    return {name: total / share if name in OF_COMPUTED else total for name, total in kept.items()}
+    kept = {name: total for name, total in totals.items() if share or name in OF_ALL}
+    return {name: total if name in OF_ALL else total / share for name, total in kept.items()}
 
 
 def watch_update(trainer: Host, totals: Mapping[str, float]) -> None:
