@@ -9,8 +9,7 @@ less than a minute of a core. Seconds are to be compared between runs of ``--pro
 Afterwards ``python recipes/tables.py`` writes the table.
 
 A record holds, besides what those of the recipes do, the ``arm``, its ``setting``, ``clock`` (seconds since the start of
-training at the end of each optimizer step, held-out tasks aside) and ``seconds_of``, medians over the generations after the
-first S + 1: ``generation`` (from one to the next), ``waiting`` for episodes and ``update`` (an optimizer step).
+training at the end of each optimizer step) and ``seconds_of`` (``recipes/generation_times.py``).
 """
 
 import argparse
@@ -18,20 +17,16 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
-from transformers import TrainerCallback
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # where `recipes` lies
-from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, tiny_policy
+from agentic_trl import AgenticGRPOConfig, tiny_policy
 from recipes import records, staleness_arms
+from recipes.generation_times import Timed
 from recipes.sleeping_lake import SleepingLake
 from recipes.staleness_arms import ARMS, SEEDS, Arm
 
@@ -93,67 +88,6 @@ def start(arm: Arm, seed: int) -> int:
     return done.returncode
 
 
-class Clock(TrainerCallback):
-    """Seconds since the start of training at the end of each optimizer step, held-out tasks aside."""
-
-    def __init__(self) -> None:
-        """Wait for the start."""
-        self.began, self.steps = 0.0, list[float]()
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Start."""
-        self.began = perf_counter()
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        """Note a step."""
-        self.steps.append(perf_counter() - self.began)
-
-    def rounded(self) -> list[float]:
-        """Return the seconds to milliseconds."""
-        return [round(one, 3) for one in self.steps]
-
-
-class Timed(AgenticGRPOTrainer):
-    """Keeps the seconds that it waited for each generation, whoever played it, and those of each optimizer step without them."""
-
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        began = perf_counter()
-        found = super()._prepare_inputs(generation_batch)
-        self.waited = perf_counter() - began
-        return found
-
-    def training_step(self, *arguments: Any, **more: Any) -> Any:
-        """Time a call."""
-        began = perf_counter()
-        loss = super().training_step(*arguments, **more)
-        waits, updates = self.__dict__.setdefault("times", ([], []))
-        waits.append(self.waited)
-        updates.append(perf_counter() - began - self.waited)
-        return loss
-
-
-def seconds_of(
-    clock: list[float], waits: list[float], updates: list[float], *, steps: int, first: int
-) -> dict[str, float]:
-    """Return medians over steady generations.
-
-    Args:
-        clock: Seconds at the end of each optimizer step.
-        waits: Seconds waited for episodes in each of them.
-        updates: Seconds of each without that.
-        steps: Optimizer steps of a generation.
-        first: Generations at the start that are left out.
-    """
-    ends = clock[steps - 1 :: steps]
-    periods = [after - before for before, after in pairwise(ends)]
-    skipped = first * steps
-    return {
-        "generation": median(periods[max(first - 1, 0) :]),
-        "waiting": median(waits[skipped::steps]),
-        "update": median(updates[skipped:]),
-    }
-
-
 def run(arm: Arm, seed: int) -> str:
     """Train once, record it, and return how it went in a line.
 
@@ -165,24 +99,22 @@ def run(arm: Arm, seed: int) -> str:
     folder = f"outputs/reproduction/staleness-{arm.name.replace(':', '-')}-{seed}"
     args = AgenticGRPOConfig(folder, seed=seed, report_to="none", **arm.knobs())
     off_default = records.knobs_off_default((args,))
-    clock = Clock()
-    trainer = Timed(tiny_policy(), args, environment=SleepingLake, callbacks=[clock])
+    trainer = Timed(tiny_policy(), args, environment=SleepingLake)
     trainer.train()
+    clock = [round(one, 3) for one in trainer.clock.steps]
     after = trainer.evaluate()
-    medians = seconds_of(
-        clock.steps, *trainer.times, steps=args.num_iterations, first=arm.staleness + 1
-    )
+    seconds = trainer.seconds()
     line = records.make_record(
-        trainer, knobs=off_default, seconds=clock.steps[-1], before={}, after=after
+        trainer, knobs=off_default, seconds=clock[-1], before={}, after=after
     )
-    own = {"arm": arm.name, "setting": arm.knobs(), "seconds_of": medians}
+    own = {"arm": arm.name, "setting": arm.knobs(), "seconds_of": seconds}
     line["steps"] = [
         {name: value for name, value in one.items() if name.startswith(staleness_arms.KEPT)}
         for one in line["steps"]
     ]
-    records.append(staleness_arms.path(), {**own, "clock": clock.rounded(), **line})
-    shown = ", ".join(f"{name} {value:.2f}" for name, value in medians.items())
-    return f"held-out success {after['eval_success_rate']:.3f}, {clock.steps[-1]:.0f} s; s: {shown}"
+    records.append(staleness_arms.path(), {**own, "clock": clock, **line})
+    shown = ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
+    return f"held-out success {after['eval_success_rate']:.3f}, {clock[-1]:.0f} s; s: {shown}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The runs on ``max_staleness``: what they set, which are missing, their seconds and their table.
 
 Mutations seen red: the fields of staleness set at 0; an uncorrected arm at 0; records of another setting counted; of two
-records of a seed the first; the first generations kept in the medians; waiting of every optimizer step; every
-success of training in the mean of the last.
+records of a seed the first; the first generations kept in the seconds; periods of one generation; waiting of an optimizer
+step; every success of training in the mean of the last; a mean over the runs that came there.
 """
 
 import importlib.util
@@ -13,6 +13,7 @@ import pytest
 
 from agentic_trl import AgenticGRPOConfig
 from recipes import records, staleness_arms
+from recipes.generation_times import seconds_of
 from recipes.staleness_arms import ARMS, Arm
 from tests.recipes.running import RECIPES
 
@@ -88,15 +89,17 @@ def test_runs_that_have_a_record_are_left_out(script, monkeypatch, capsys):
     assert capsys.readouterr().out == "grpo:2, seed 1\n"
 
 
-def test_seconds_by_hand(script):
-    # Generations end at 5, 15, 18 and 20 seconds; the first two are left out.
-    clock = [4.0, 5.0, 13.0, 15.0, 17.0, 18.0, 19.5, 20.0]
-    waits = [3.0, 0.0, 7.0, 0.0, 1.0, 0.0, 0.5, 0.0]
-    updates = [1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 0.5]
-    found = script.seconds_of(clock, waits, updates, steps=2, first=2)
-    assert found == {"generation": 2.5, "waiting": 0.75, "update": 1.0}
-    whole = script.seconds_of(clock, waits, updates, steps=2, first=0)
-    assert whole == {"generation": 3.0, "waiting": 2.0, "update": 1.0}
+def test_seconds_by_hand():
+    # Generations end at 5, 15, 18, 20, 26 and 27 seconds, after optimizer steps in pairs.
+    clock = [4.0, 5.0, 13.0, 15.0, 17.0, 18.0, 19.5, 20.0, 25.0, 26.0, 26.5, 27.0]
+    waits = [3.0, 0.0, 7.0, 0.0, 1.0, 0.0, 0.5, 0.0, 4.0, 0.0, 0.5, 0.0]
+    updates = [1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 0.0, 0.5]
+    fresh = seconds_of(clock, waits, updates, steps=2, staleness=0)
+    # Periods 10, 3, 2, 6, 1; waits of the last five 7 + 1 + .5 + 4 + .5.
+    assert fresh == {"generation": 3.0, "waiting": 2.6, "update": 1.0}
+    stale = seconds_of(clock, waits, updates, steps=2, staleness=1)
+    # Pairs of generations end at 15, 18, 20, 26, 27: 5, 8 and 7 seconds apart; waits of the last four.
+    assert stale == {"generation": 3.5, "waiting": 1.5, "update": 1.0}
 
 
 def record(of, seed, successes, *, training=(0.0, 0.75, 1.0, 0.5, 1.0, 0.25), **more):
