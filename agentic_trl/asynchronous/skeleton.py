@@ -51,7 +51,10 @@ def pack(model: nn.Module) -> bytes:
 def unpack(
     packed: bytes, weights: Mapping[str, Tensor], *, device: torch.device | str = "cpu"
 ) -> Any:
-    """Return the model with weights, in evaluation mode.
+    """Return the model with weights, in evaluation mode; for use without gradients.
+
+    A parameter says whether it is trained as it did: PyTorch chooses by that how it multiplies, gradients or not, and
+    the model computes the same to the bit.
 
     Args:
         packed: Of ``pack``.
@@ -60,9 +63,9 @@ def unpack(
     """
     made: dict[str, nn.Parameter] = {}
 
-    def parameter(name: str) -> nn.Parameter:
+    def parameter(name: str, trained: bool) -> nn.Parameter:
         if name not in made:
-            made[name] = nn.Parameter(weights[name], requires_grad=False)
+            made[name] = nn.Parameter(weights[name], requires_grad=trained)
         return made[name]
 
     model = _Unpickler(io.BytesIO(packed), parameter).load()
@@ -74,16 +77,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file)
         self._names = names
 
-    def persistent_id(self, obj: Any) -> str | None:
+    def persistent_id(self, obj: Any) -> tuple[str, bool] | None:
         """Name a parameter in place of its numbers."""
-        return self._names.get(id(obj)) if isinstance(obj, nn.Parameter) else None
+        named = isinstance(obj, nn.Parameter) and id(obj) in self._names
+        return (self._names[id(obj)], obj.requires_grad) if named else None
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, parameter: Callable[[str], nn.Parameter]) -> None:
+    def __init__(self, file: io.BytesIO, parameter: Callable[[str, bool], nn.Parameter]) -> None:
         super().__init__(file)
         self._parameter = parameter
 
     def persistent_load(self, name: Any) -> nn.Parameter:
         """Return the parameter of a name."""
-        return self._parameter(name)
+        return self._parameter(*name)

@@ -4,7 +4,7 @@ import json
 
 import torch
 
-TIMES = ("time", "runtime", "per_second", "train_loss", "total_flos")
+TIMES = ("time", "runtime", "per_second", "_seconds", "train_loss", "total_flos")
 """Endings of what is logged about the clock or about one call of ``train`` alone."""
 
 
