@@ -180,6 +180,15 @@ def _engine_problems(config: GRPOConfig) -> list[str]:
             f"engine_max_cache_tokens={config.engine_max_cache_tokens}: vLLM's cache is bounded by "
             "vllm_gpu_memory_utilization (server: --gpu-memory-utilization). Leave it unset."
         )
+    if config.max_staleness and config.vllm_mode == "colocate":
+        problems.append(
+            f"max_staleness={config.max_staleness} with vLLM in the trainer's process, which cannot train and sample at a time. "
+            "Start a server (vllm_mode='server', docs/vllm.md), or take rollout_engine='transformers'."
+        )
+    if config.rollout_device is not None:
+        problems.append(
+            f"rollout_device={config.rollout_device!r}: vLLM samples where it runs. Leave it unset."
+        )
     wanted = needs_sampler_logprobs(config)
     if wanted is not None and config.sampling.truncates and config.temperature != 1.0:
         problems.append(

@@ -13,21 +13,18 @@ import torch
 from accelerate.utils import broadcast_object_list, is_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
-from transformers import StopStringCriteria
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.import_utils import is_vllm_available
 
-from agentic_trl.rollout.engines.base import EngineFactory, Sampling
+from agentic_trl.rollout.engines.base import Engine, EngineFactory, Sampling
 from agentic_trl.rollout.engines.vllm.backends import ColocatedBackend, ServerBackend
-from agentic_trl.rollout.engines.vllm.engine import Backend, Ranks, VLLMEngine, sampling_arguments
+from agentic_trl.rollout.engines.vllm.engine import Backend, Ranks
+from agentic_trl.rollout.engines.vllm.factory import SERVER_CALLS, Asking, AsksServer
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.config.off_policy import needs_sampler_logprobs
 from agentic_trl.trainers.model.context_limit import context_limit
-
-SERVER_CALLS = 64
-"""Calls to a server in flight at a time: the connections that TRL's client keeps open."""
 
 
 def logprobs_fit(mode: str, sampling: Sampling) -> bool:
@@ -72,6 +69,8 @@ class TrainedVLLM(VLLMGeneration):
         """
         self._options = options
         self._pushed: Any = None
+        self.settle: Callable[[], None] = lambda: None
+        """Waits until nobody asks in this rank's name, before a server's weights change."""
         super().__init__(*arguments, **keywords)
 
     def _init_vllm(self) -> None:
@@ -79,13 +78,18 @@ class TrainedVLLM(VLLMGeneration):
             super()._init_vllm()
 
     def refresh(self, step: int) -> None:
-        """Hand the policy's weights to vLLM, if they are others than those that it has.
+        """Hand the policy's weights to vLLM, if they are others than those that it has; on all ranks together.
 
         Args:
             step: Optimizer steps done; it counts for optimizers that write past PyTorch's bookkeeping.
         """
         if self._pushed != (step, self._versions()):
+            self.settle()
+            if self.mode == "server":  # whose weights are those of all ranks
+                self.accelerator.wait_for_everyone()
             self.sync_weights()
+            if self.mode == "server":
+                self.accelerator.wait_for_everyone()
             self._pushed = (step, self._versions())
 
     def _versions(self) -> list[tuple[int, int]]:
@@ -221,24 +225,33 @@ def vllm_context_limit(built: TrainedVLLM) -> int:
 
 def vllm_factory(built: TrainedVLLM, trainer: Host) -> EngineFactory:
     """Return what makes an engine on vLLM with the current weights."""
-    args = trainer.args
-    stop_ids, strings = frozenset(trainer.eos_token_ids), tuple(args.stop_strings or ())
-    stop_text = StopStringCriteria(trainer._tokenizer, list(strings)) if strings else None
-    ranks = _ranks(built)
-    backend = _backend_maker(built)
+    make = _asking(trainer).factory(_backend_maker(built), ranks=_ranks(built))
 
-    def make(model: Model, sampling: Sampling) -> VLLMEngine:
+    def refreshed(model: Model, sampling: Sampling) -> Engine:
         built.refresh(trainer.state.global_step)
-        arguments = sampling_arguments(sampling, stop_ids=stop_ids, stop_strings=strings)
-        return VLLMEngine(
-            backend(arguments),
-            stop_ids=stop_ids,
-            stop_text=stop_text,
-            ranks=ranks,
-            slots=args.engine_slots,
-        )
+        return make(model, sampling)
 
-    return make
+    return refreshed
+
+
+def asks_server(trainer: Host) -> AsksServer:
+    """Return what makes engines on a trainer's server, with the weights that it has, in another process."""
+    built = trainer.vllm_generation
+    return AsksServer(
+        client=vllm_generation.VLLMClient,
+        url=built.server_base_url or f"http://{built.server_host}:{built.server_port}",
+        timeout=built.server_timeout,
+        asking=_asking(trainer),
+    )
+
+
+def _asking(trainer: Host) -> Asking:
+    return Asking(
+        tokenizer=trainer._tokenizer,
+        stop_ids=frozenset(trainer.eos_token_ids),
+        stop_strings=tuple(trainer.args.stop_strings or ()),
+        slots=trainer.args.engine_slots,
+    )
 
 
 def _ranks(built: TrainedVLLM) -> Ranks:

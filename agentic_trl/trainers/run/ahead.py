@@ -12,26 +12,23 @@ from copy import copy
 from time import monotonic
 from typing import Any
 
-import cloudpickle
 import torch
 
-from agentic_trl.asynchronous.messages import Job, Setup
+from agentic_trl.asynchronous.messages import Job
 from agentic_trl.asynchronous.pipeline import Pipeline
 from agentic_trl.asynchronous.player import Player, ProcessChannel
-from agentic_trl.asynchronous.skeleton import named_weights, pack
 from agentic_trl.asynchronous.stored import from_plain, to_plain
-from agentic_trl.asynchronous.weights import Layout, SharedWeights
 from agentic_trl.progress_bar import RolloutBar
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.config.progress import (
     calls_per_generation,
     generation_index,
 )
-from agentic_trl.trainers.model.frozen_copy import independent_copy
 from agentic_trl.trainers.model.probe import probe_run
-from agentic_trl.trainers.ranks.sharded import gathered, place
+from agentic_trl.trainers.ranks.sharded import place
 from agentic_trl.trainers.run.episodes import training_starts
 from agentic_trl.trainers.run.resume_state import EpochSampler
+from agentic_trl.trainers.run.versions import versions_of
 from agentic_trl.types import Trajectory
 
 logger = logging.getLogger(__name__)
@@ -117,11 +114,7 @@ class Ahead:
         _refuse_unsendable(manager)
         self._trainer = trainer
         self._manager = manager
-        named = dict(named_weights(trainer.model))
-        self._names = frozenset(named)
-        self._trained = {name for name, one in named.items() if one.requires_grad}
-        self._packed = pack(independent_copy(trainer.model, shared=named.values()))
-        self._weights: SharedWeights | None = None
+        self._versions = versions_of(trainer)
         self._pipeline: Pipeline | None = None
         self._orders: dict[int, list[int]] = {}
         self._kept: dict[int, list[dict[str, Any]]] = {}
@@ -130,8 +123,8 @@ class Ahead:
     def share_cores(self) -> None:
         """Divide the threads of this process with that one, if both compute on the CPU."""
         self._threads = threads = torch.get_num_threads()
-        ours, theirs = self._trainer.accelerator.device, torch.device(self._device())
-        if ours.type == theirs.type == "cpu":
+        ours, theirs = self._trainer.accelerator.device, self._versions.device
+        if theirs is not None and ours.type == torch.device(theirs).type == "cpu":
             self._threads = max(threads // 2, 1)
             torch.set_num_threads(max(threads - self._threads, 1))
 
@@ -191,9 +184,8 @@ class Ahead:
         """End the process, and give its memory away."""
         if self._pipeline is not None:
             self._player.close()
-        if self._weights is not None:
-            self._weights.close()
-        self._pipeline = self._weights = None
+        self._versions.close()
+        self._pipeline = None
         self._kept = {}
 
     def _open(self) -> Pipeline:
@@ -209,11 +201,12 @@ class Ahead:
             )
         calls = trainer.state.max_steps * trainer.args.gradient_accumulation_steps
         self._player = Player(self._start)
+        self._versions.open(self._player)
         self._pipeline = Pipeline(
             self._player,
             staleness=trainer.args.max_staleness,
             generations=math.ceil(calls / calls_per_generation(trainer)),
-            publish=self._publish,
+            publish=self._versions.publish,
             job=self._job,
         )
         kept = {number: from_plain(one, self._starts(number)) for number, one in self._kept.items()}
@@ -221,33 +214,12 @@ class Ahead:
         return self._pipeline
 
     def _start(self) -> ProcessChannel:
-        assert self._weights is not None
-        assert self._trainer.rollouts is not None
-        setup = Setup(
-            slots=self._trainer.args.max_staleness + 1,
-            manager=self._manager,
-            threads=self._threads,
-            device=self._device(),
-            mixed_precision=self._trainer.accelerator.mixed_precision,
-            model=self._packed,
-            layout=self._weights.layout,
-            descriptor=self._weights.descriptor,
-            cache=self._trainer.rollouts.cache,
-        )
-        return ProcessChannel(cloudpickle.dumps(setup), descriptors=(self._weights.descriptor,))
-
-    def _publish(self, slot: int) -> None:
-        """Put the policy's weights into a slot."""
-        trainer = self._trainer
-        with gathered(trainer.model_wrapped), torch.no_grad():
-            model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-            weights = {n: p.detach() for n, p in named_weights(model) if n in self._names}
-            new = self._weights is None
-            if self._weights is None:
-                slots = trainer.args.max_staleness + 1
-                layout = Layout.of(weights, trained=self._trained, slots=slots)
-                self._weights = SharedWeights.reserve(layout)
-            self._weights.write(slot, weights, frozen=new)
+        common = {
+            "slots": self._trainer.args.max_staleness + 1,
+            "manager": self._manager,
+            "threads": self._threads,
+        }
+        return self._versions.start(common)
 
     def _job(self, generation: int, slot: int) -> Job:
         return Job(
@@ -270,14 +242,6 @@ class Ahead:
             self._orders = {k: v for k, v in self._orders.items() if k == epoch - 1}
             self._orders[epoch] = list(sampler.of_epoch(epoch))
         return self._orders[epoch]
-
-    def _device(self) -> str:
-        """Return where this rank's process computes."""
-        accelerator, wanted = self._trainer.accelerator, self._trainer.args.rollout_device
-        if wanted is None:
-            return str(accelerator.device)
-        each = str(wanted).split(",")
-        return str(each[accelerator.local_process_index % len(each)].strip())
 
     @staticmethod
     def _require_same(given: Sequence[Mapping[str, Any]], played: Sequence[Any]) -> None:

@@ -1,0 +1,158 @@
+"""Where the process that plays ahead finds the weights of a generation: in memory that it shares, or on a vLLM server.
+
+Contract: ``publish`` returns when the weights as they are can play the jobs that follow, and whatever is still being played
+keeps the weights that it began with. In memory each slot has a version of its own. A server has one, so it waits until all
+ranks' generations are played before it changes it (``TrainedVLLM.refresh``).
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import cloudpickle
+import torch
+
+from agentic_trl.asynchronous.messages import Setup
+from agentic_trl.asynchronous.player import Player, ProcessChannel
+from agentic_trl.asynchronous.skeleton import named_weights, pack
+from agentic_trl.asynchronous.weights import Layout, SharedWeights
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.model.frozen_copy import independent_copy
+from agentic_trl.trainers.model.vllm import asks_server
+from agentic_trl.trainers.ranks.sharded import gathered
+
+
+@runtime_checkable
+class Versions(Protocol):
+    """The weights that play generations."""
+
+    @property
+    def device(self) -> str | None:
+        """Where the process of this rank computes; ``None`` if it does not."""
+        ...
+
+    def open(self, player: Player) -> None:
+        """Learn who plays, before anything is published.
+
+        Args:
+            player: Plays the generations of this rank.
+        """
+        ...
+
+    def publish(self, slot: int) -> None:
+        """Let the weights as they are play the jobs of a slot; all ranks together."""
+        ...
+
+    def start(self, common: Mapping[str, Any]) -> ProcessChannel:
+        """Start the process.
+
+        Args:
+            common: Fields of ``Setup`` that do not depend on where the weights are.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give memory away."""
+        ...
+
+
+def versions_of(trainer: Host) -> Versions:
+    """Return the versions of a trainer, before Accelerate wraps its model.
+
+    Args:
+        trainer: The trainer.
+    """
+    return ServerVersions(trainer) if trainer.args.use_vllm else LocalVersions(trainer)
+
+
+class LocalVersions:
+    """S + 1 versions in memory; the process has a model for each."""
+
+    def __init__(self, trainer: Host) -> None:
+        """Describe the model.
+
+        Args:
+            trainer: The trainer.
+        """
+        self._trainer = trainer
+        named = dict(named_weights(trainer.model))
+        self._names = frozenset(named)
+        self._trained = {name for name, one in named.items() if one.requires_grad}
+        self._packed = pack(independent_copy(trainer.model, shared=named.values()))
+        self._weights: SharedWeights | None = None
+
+    @property
+    def device(self) -> str | None:
+        """See ``Versions.device``."""
+        accelerator, wanted = self._trainer.accelerator, self._trainer.args.rollout_device
+        if wanted is None:
+            return str(accelerator.device)
+        each = str(wanted).split(",")
+        mine: str = each[accelerator.local_process_index % len(each)]
+        return mine.strip()
+
+    def open(self, player: Player) -> None:
+        """Do nothing: a slot is free when it is written."""
+
+    def publish(self, slot: int) -> None:
+        """Put the policy's weights into a slot; see ``Versions.publish``."""
+        trainer = self._trainer
+        with gathered(trainer.model_wrapped), torch.no_grad():
+            model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+            weights = {n: p.detach() for n, p in named_weights(model) if n in self._names}
+            new = self._weights is None
+            if self._weights is None:
+                slots = trainer.args.max_staleness + 1
+                layout = Layout.of(weights, trained=self._trained, slots=slots)
+                self._weights = SharedWeights.reserve(layout)
+            self._weights.write(slot, weights, frozen=new)
+
+    def start(self, common: Mapping[str, Any]) -> ProcessChannel:
+        """Start the process; see ``Versions.start``."""
+        assert self._weights is not None
+        assert self._trainer.rollouts is not None
+        setup = Setup(
+            **common,
+            device=str(self.device),
+            mixed_precision=self._trainer.accelerator.mixed_precision,
+            model=self._packed,
+            layout=self._weights.layout,
+            descriptor=self._weights.descriptor,
+            cache=self._trainer.rollouts.cache,
+        )
+        return ProcessChannel(cloudpickle.dumps(setup), descriptors=(self._weights.descriptor,))
+
+    def close(self) -> None:
+        """Give the memory away."""
+        if self._weights is not None:
+            self._weights.close()
+        self._weights = None
+
+
+class ServerVersions:
+    """The version that a vLLM server has; the process asks the server and has no model."""
+
+    device = None
+    """The process computes nothing."""
+
+    def __init__(self, trainer: Host) -> None:
+        """Bind the trainer, whose vLLM is there.
+
+        Args:
+            trainer: The trainer.
+        """
+        self._trainer = trainer
+
+    def open(self, player: Player) -> None:
+        """Let nobody, evaluation included, change the server's weights while a generation is being played."""
+        self._trainer.vllm_generation.settle = player.settle
+
+    def publish(self, slot: int) -> None:
+        """Push the policy's weights to the server; see ``Versions.publish``."""
+        self._trainer.vllm_generation.refresh(self._trainer.state.global_step)
+
+    def start(self, common: Mapping[str, Any]) -> ProcessChannel:
+        """Start the process; see ``Versions.start``."""
+        return ProcessChannel(cloudpickle.dumps(Setup(**common, engine=asks_server(self._trainer))))
+
+    def close(self) -> None:
+        """Do nothing: the server goes on."""
