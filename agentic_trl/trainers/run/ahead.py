@@ -12,6 +12,7 @@ from copy import copy
 from time import monotonic
 from typing import Any
 
+import cloudpickle
 import torch
 
 from agentic_trl.asynchronous.messages import Job
