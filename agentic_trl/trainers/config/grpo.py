@@ -107,7 +107,9 @@ class AgenticGRPOConfig(RolloutConfig):
         None, help="Lower bound of the correction's ratio; None for none."
     )
     sampler_correction_max: Width | None = knob(
-        None, help="Upper bound of the correction's ratio; None takes 2.0."
+        None,
+        help="Upper bound of the correction's ratio; None takes that of vllm_importance_sampling_* where they say the correction, "
+        "or else 2.0.",
     )
     old_logprobs: str = knob(
         "auto",
