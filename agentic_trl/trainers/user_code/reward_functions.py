@@ -125,7 +125,9 @@ def add_reward_functions(
     mine = per_function[first : first + len(trajectories)]
     kept = len(trajectories) if kept is None else kept
     log_reward_functions(trainer, mine[:kept], asked=len(trajectories), mode=mode)
-    added = _added(trainer, per_function, mode)[first : first + len(trajectories)].tolist()
+    if mode is not None:
+        _log_means(trainer, per_function, kept=kept, mode=mode)
+    added = _added(trainer, per_function)[first : first + len(trajectories)].tolist()
     if any(isnan(one) for one in added):
         _warn_of_no_reward(trainer, trajectories, added)
     return [
@@ -185,19 +187,28 @@ _WEIGHTED = "The sum of the reward functions, each times its entry of reward_wei
 
 
 def _added(
-    trainer: Host, per_function: Float[Tensor, "trajectory function"], mode: str | None
+    trainer: Host, per_function: Float[Tensor, "trajectory function"]
 ) -> Float[Tensor, " trajectory"]:
-    """Log the means, and return the weighted sums without the environment's; NaN where no function applies."""
+    """Return the weighted sums without the environment's; NaN where no function applies."""
     functions = zip(trainer.reward_funcs, trainer.reward_func_names, per_function.T, strict=True)
     for function, name, column in functions:
         if _is_model(function):
             for reward in column.tolist():
                 read_reward(reward, f"A score of the reward model {name!r}")
-        if mode is not None:
-            trainer._metrics[mode][f"rewards/{name}/mean"].append(column.nanmean().item())
     given, weights = per_function[:, 1:].double(), trainer.reward_weights[1:].double()
     sums: Tensor = (given * weights.to(given.device)).nansum(dim=1)
     return sums.masked_fill(given.isnan().all(dim=1), torch.nan)
+
+
+def _log_means(
+    trainer: Host, per_function: Float[Tensor, "trajectory function"], *, kept: int, mode: str
+) -> None:
+    """Log the mean of each function over the episodes of all ranks, of which each has repeated its own from ``kept`` on."""
+    counts = gather_object([kept])
+    size = len(per_function) // len(counts)
+    real = torch.cat([torch.arange(size) < count for count in counts]).to(per_function.device)
+    for name, column in zip(trainer.reward_func_names, per_function[real].T, strict=True):
+        trainer._metrics[mode][f"rewards/{name}/mean"].append(column.nanmean().item())
 
 
 def _warn_of_no_reward(

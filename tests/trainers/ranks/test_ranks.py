@@ -2,7 +2,7 @@
 
 Mutations seen red: loss not multiplied by the number of ranks; denominator of the rank alone; group
 statistics of the rank alone; no dummy row on a rank without rows; evaluation through the repeating
-sampler, or in unequal numbers of parts on a shared vLLM; ranks that agree with themselves alone; the second
+sampler, or in unequal numbers of parts on a shared vLLM; ranks that agree with themselves alone; repeated episodes in the mean of a reward function; the second
 rank's episodes from the seeds of the first. With
 FSDP2: nothing gathered, or never sharded again; fewer micro-batches on one rank; gradients not taken as
 shards; a reference that is not sharded; log-probabilities in bfloat16.
@@ -155,6 +155,9 @@ def test_two_ranks_log_what_reward_functions_report(replicated):
     assert result["first"][:5] == result["trained"]["first"][3:]
     answers = [sum(m["role"] == "assistant" for m in one) for one in result["completion"]]
     assert result["rewards"]["talkative"] == answers
+    # Of the three alone: the rank that holds one is asked about it twice.
+    (mean,) = [e[k] for e in result["metrics"] for k in e if k == "eval_rewards/talkative/mean"]
+    assert mean == pytest.approx(sum(answers[-3:]) / 3)
 
 
 def test_episodes_of_1_and_30_turns_on_different_ranks(replicated):
