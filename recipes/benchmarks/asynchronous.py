@@ -15,8 +15,8 @@ With it (SmolLM2-135M of ``recipes/get_smollm2.py``, LoRA unless ``--full``) bot
 Two processes of one thread that never wait do 2 / s of what one does with two threads; the mark is .9 of that. They wait
 where rollout and update differ: with R and U for their seconds on one thread, the most is (R + U) / max(R, U) / s.
 
-Every measurement is a process of its own, the arms in turn, on a machine without other work. Prints a table and a JSON line. Seconds of a generation are those of
-``recipes/generation_times.py``: the first S + 1 generations are left out.
+Every measurement is a process of its own, the arms in turn, on a machine without other work. Prints a table and
+a JSON line. Seconds of a generation are those of ``recipes/generation_times.py``: the first S + 1 generations are left out.
 """
 
 import argparse
