@@ -8,6 +8,8 @@ before it finishes anything ends the run, with how it ended.
 import logging
 import pickle
 from collections.abc import Callable
+from contextlib import suppress
+from select import select
 from typing import Any, Protocol
 
 import cloudpickle
@@ -25,11 +27,7 @@ class Channel(Protocol):
     """A process that plays, as the trainer sees it."""
 
     def send(self, job: Job | None) -> None:
-        """Ask for a generation; ``None`` asks it to end.
-
-        Raises:
-            OSError: If the process is gone.
-        """
+        """Ask for a generation; ``None`` asks it to end. That the process is gone is said by ``receive``."""
         ...
 
     def receive(self) -> Message:
@@ -60,11 +58,15 @@ class ProcessChannel:
         """
         self._child = ChildProcess("agentic_trl.asynchronous.child:serve", descriptors=descriptors)
         self.pid = self._child.pid
-        self._child.connection.send_bytes(setup)
+        try:
+            self._send(setup)
+        except BaseException:  # an interrupt of the keyboard
+            self._child.close()
+            raise
 
     def send(self, job: Job | None) -> None:
         """Ask for a generation; see ``Channel.send``."""
-        self._child.connection.send_bytes(cloudpickle.dumps(job))
+        self._send(cloudpickle.dumps(job))
 
     def receive(self) -> Message:
         """Wait for what it says; see ``Channel.receive``."""
@@ -73,13 +75,18 @@ class ProcessChannel:
 
     def close(self) -> str:
         """End it; see ``Channel.close``."""
-        try:
+        pipe = self._child.connection
+        if select([], [pipe], [], 0.0)[
+            1
+        ]:  # full, where an interrupt came into a job that was being sent
             self.send(None)
             self._child.ends_within(2 * GRACE)  # environments have GRACE to close themselves
-        except OSError:
-            self._child.ends_within(GRACE)
         self._child.close()
         return f"exit code {self._child.exit_code}"
+
+    def _send(self, message: bytes) -> None:
+        with suppress(OSError):
+            self._child.connection.send_bytes(message)
 
 
 class Player:
@@ -104,17 +111,14 @@ class Player:
     def play(self, job: Job) -> None:
         """Ask for a generation.
 
-        Raises:
-            RuntimeError: If the process dies again and again.
+        Args:
+            job: What is asked for.
         """
         self._open[job.generation] = job
         if self._channel is None:
             self._begin()
-            return
-        try:
+        else:
             self._channel.send(job)
-        except OSError:
-            self._begin_again()
 
     def take(
         self,
@@ -173,11 +177,8 @@ class Player:
 
     def _begin(self) -> None:
         self._channel = self._start()
-        try:
-            for job in self._open.values():
-                self._channel.send(job)
-        except OSError:
-            self._begin_again()
+        for job in self._open.values():
+            self._channel.send(job)
 
     def _begin_again(self) -> None:
         """Start the process once more, with the jobs that are open.
