@@ -119,13 +119,15 @@ def load_state(trainer: Host, checkpoint: str | Path) -> None:
                 for one in state["buffer"]
             ] or None
             if trainer.ahead is not None:
-                trainer.ahead.restore(state["ahead"])
+                trainer.ahead.restore(state.get("ahead", {}))
 
 
 def _stale(trainer: Host, state: dict[str, Any]) -> str:
     """Return why stored rollouts, or the lack of them, do not fit this run; nothing if they do."""
     differences = differing(state.get("fingerprint", {}), _marks(trainer))
-    interrupted = state["buffer"] or state["ahead"] or trainer._step % calls_per_generation(trainer)
+    interrupted = (
+        state["buffer"] or state.get("ahead") or trainer._step % calls_per_generation(trainer)
+    )
     if not differences or not interrupted:
         return ""
     return f"The checkpoint's rollouts were made with other settings ({'; '.join(differences)})"
