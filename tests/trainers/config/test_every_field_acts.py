@@ -22,7 +22,13 @@ from agentic_trl.trainers.config.trl_fields import REFUSED
 from tests.paths import ROOT
 
 CHECKS = {"checks.py", "trl_fields.py", "ranges.py", "trl_ranges.py", "wrong_names.py"}
-CHECKS |= {"off_policy_checks.py", "kinds.py", "dry_runs.py", "explained.py", "flat_group_checks.py"}
+CHECKS |= {
+    "off_policy_checks.py",
+    "kinds.py",
+    "dry_runs.py",
+    "explained.py",
+    "flat_group_checks.py",
+}
 CONFIGS = {"args", "self.args", "trainer.args", "config", "self.config", "training_args"}
 CONFIGS |= {"given", "host.args", "self._trainer.args"}
 NOT_RUN = {"training_step", "compute_loss", "_compute_loss", "evaluation_loop", "prediction_step"}
