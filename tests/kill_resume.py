@@ -2,15 +2,18 @@
 
     python -m tests.kill_resume                      # 8 kills of each kind of run
     python -m tests.kill_resume --kills 2 --seed 7 --kinds grpo ppo-lora
+    python -m tests.kill_resume --kills 10 --kinds ahead ahead-ppo-lora
 
 The kinds: GRPO and PPO, all of whose parameters are trained; GRPO on an agent that is a program, and with flat groups that
 are played anew; and the first two with LoRA,
 environments in processes of their own (or threads), four batches accumulated and ``rollout_order="rounds"``; PPO's critic is
-a second model, then a second adapter. All have several updates a rollout.
+a second model, then a second adapter. All have several updates a rollout. Two kinds play ahead (``max_staleness`` 2 and 1),
+in a process of its own.
 
 Every fourth kill is aimed at a checkpoint that is being written, every fourth at the clean-up after it, every
 fourth at a step of the second epoch; the others fall anywhere. A run that was killed before its first checkpoint
-starts again. While a run of each kind is alive, a second one in its folder has to be refused. Compared are weights, critic, optimizer, scheduler, what was logged, and the trajectories on disk.
+starts again. Of those that play ahead the process that plays is killed alone, and the run has to go on by itself; the run
+alone, and no process may be left after 5 s; and both. While a run of each kind is alive, a second one in its folder has to be refused. Compared are weights, critic, optimizer, scheduler, what was logged, and the trajectories on disk.
 Exits with 1 if anything differs. Runs are forked from a parent that has imported everything and has no threads.
 """
 
@@ -19,10 +22,12 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -85,9 +90,19 @@ KINDS = {
     "ppo-lora": lambda folder: make_ppo(
         folder, method="steppo", peft=True, env_worker_kind="process", **WORKERS
     ),
+    "ahead": lambda folder: make_trainer(
+        folder, max_staleness=2, beta=0.05, **KNOBS | {"save_steps": 3}
+    ),
+    "ahead-ppo-lora": lambda folder: make_ppo(
+        folder, method="steppo", peft=True, max_staleness=1, env_worker_kind="thread", **WORKERS
+    ),
 }
 PHASES = ("start", "rollout", "update", "save", "between")
 AIMS = ("any", "save", "clean-up", "second epoch")
+AHEAD_AIMS = ("child", "parent", "both", "save", "second epoch")
+"""What is killed of a run that plays ahead: the process that plays, the run, both; then as above."""
+LEFT = 5.0
+"""Seconds after which a killed run has no process left."""
 FORK = multiprocessing.get_context("fork")
 
 
@@ -95,7 +110,7 @@ class Watch:
     """Where a run is, in memory shared with the parent."""
 
     def __init__(self):
-        self.cells = FORK.RawArray("i", 2)
+        self.cells = FORK.RawArray("i", 3)
 
     @property
     def phase(self):
@@ -105,8 +120,22 @@ class Watch:
     def step(self):
         return self.cells[1]
 
+    @property
+    def child(self):
+        """The process that plays ahead; 0 before there is one."""
+        return self.cells[2]
+
     def put_on(self, trainer):
         cells = self.cells
+        if trainer.ahead is not None:
+            begin = trainer.ahead._start
+
+            def begun():
+                channel = begin()
+                cells[2] = channel.pid
+                return channel
+
+            trainer.ahead._start = begun
 
         class Watched(type(trainer)):
             def _in_phase(self, name, call, *arguments):
@@ -168,7 +197,8 @@ class Kill:
             "resumed inside a generation (rollouts from the checkpoint)": self.resumed_from
             % GENERATION
             > 0,
-            "started again (no checkpoint yet)": self.resumed_from == 0,
+            "started again (no checkpoint yet)": self.resumed_from == 0 and self.aim != "child",
+            f"killed the {self.aim}": self.aim in AHEAD_AIMS[:3],
         }
 
 
@@ -197,6 +227,12 @@ def await_moment(process, watch, aim, seconds, draw):
             time.sleep(0.0002)
 
     until(lambda: watch.phase != "start")
+    if aim in AHEAD_AIMS[:3]:
+        until(lambda: watch.child > 0)
+        step = draw.randrange(KNOBS["max_steps"])
+        until(lambda: watch.step >= step)
+        time.sleep(draw.uniform(0, 0.2))
+        return
     if aim == "any":
         time.sleep(draw.uniform(0, seconds["run"]))
         return
@@ -210,20 +246,49 @@ def await_moment(process, watch, aim, seconds, draw):
     time.sleep(draw.uniform(*share) * seconds["save"])
 
 
+def left_over(group):
+    """Processes of a group that are there ``LEFT`` seconds later."""
+    until = time.monotonic() + LEFT
+    while (found := living(group)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return [f"process {one} is left" for one in found]
+
+
+def living(group):
+    """Processes of a group, without those that only wait to be collected."""
+    found = []
+    for entry in Path("/proc").iterdir() if group else ():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                state, _, own = (entry / "stat").read_text().rpartition(") ")[2].split()[:3]
+                found += [entry.name] if int(own) == group and state not in "ZX" else []
+    return found
+
+
 def kill_once(kind, aim, folder, seconds, whole, draw):
     """Kill a run, resume it, compare it; ``None`` if it ended before it was killed."""
     process, watch = start(kind, folder)
     await_moment(process, watch, aim, seconds, draw)
+    if aim in ("child", "both"):
+        if not process.is_alive():
+            return None
+        with suppress(ProcessLookupError):
+            os.kill(watch.child, signal.SIGKILL)
+    if aim == "child":
+        phase, step = watch.phase, watch.step
+        found = differences(whole, finish(process, folder))
+        return Kill(kind, aim, phase, step, 0, False, found + left_over(watch.child))
     process.kill()
     process.join()
     if process.exitcode == 0:
         return None
+    found = left_over(watch.child)
     last = get_last_checkpoint(folder)
     resumed_from = int(Path(last).name.split("-")[1]) if last else 0
     phase, step, partial = watch.phase, watch.step, folder / PARTIAL
     left = partial.exists() and any(partial.iterdir())
     process, _ = start(kind, folder)
-    found = differences(whole, finish(process, folder))
+    found += differences(whole, finish(process, folder))
     found += [PARTIAL] if partial.exists() else []
     return Kill(kind, aim, phase, step, resumed_from, left, found)
 
@@ -250,13 +315,14 @@ def kill_many(kind, count, folder, seed):
     for attempt in range(3 * count):
         if len(kills) == count:
             break
-        aim = AIMS[len(kills) % len(AIMS)]
+        aims = AHEAD_AIMS if kind.startswith("ahead") else AIMS
+        aim = aims[len(kills) % len(aims)]
         one = kill_once(kind, aim, folder / f"kill-{attempt}", seconds, whole, draw)
         if one is not None:
             kills.append(one)
             verdict = "equal" if not one.differences else f"DIFFERS: {one.differences[:3]}"
             print(
-                f"{kind:9} {one.aim:13} {one.phase:8} {one.step:4} {one.resumed_from:12} "
+                f"{kind:14} {one.aim:13} {one.phase:8} {one.step:4} {one.resumed_from:12} "
                 f"{'yes' if one.left_partial else 'no':>8}  {verdict}",
                 flush=True,
             )
@@ -270,7 +336,7 @@ def main(arguments=None):
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     given = parser.parse_args(arguments)
-    print("run       aimed at      phase    step resumed from  partial  outcome")
+    print("run            aimed at      phase    step resumed from  partial  outcome")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         kills = [

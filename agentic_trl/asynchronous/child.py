@@ -127,7 +127,13 @@ class Stage:
         return bool(self._open)
 
     def take(self, job: Job) -> None:
-        """Begin a generation."""
+        """Begin a generation; what goes wrong is said, as in a step."""
+        try:
+            self._begin(job)
+        except Exception as error:
+            self._fail(error)
+
+    def _begin(self, job: Job) -> None:
         self._load(job)
         manager = self._managers[job.generation % self._setup.slots]
         generation = _Generation(job.generation, self._say)
@@ -149,8 +155,7 @@ class Stage:
                 self._open.pop(number).end(end.value)
                 return True
             except BaseException as error:  # an environment's interrupt or exit, too
-                self._open.clear()
-                self._say(Failed(error=error, traceback=traceback.format_exc()))
+                self._fail(error)
                 return True
             if moved:
                 return True
@@ -161,6 +166,10 @@ class Stage:
         self._open.clear()
         for manager in self._managers:
             manager.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self._open.clear()
+        self._say(Failed(error=error, traceback=traceback.format_exc()))
 
     def _model(self, packed: bytes, slot: int) -> Any:
         setup = self._setup
