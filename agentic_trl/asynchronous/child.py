@@ -23,7 +23,7 @@ from accelerate.utils.operations import convert_outputs_to_fp32
 
 from agentic_trl.asynchronous.messages import Failed, Job, Message, Played, Progress, Setup
 from agentic_trl.asynchronous.skeleton import named_weights, unpack
-from agentic_trl.asynchronous.weights import SharedWeights
+from agentic_trl.asynchronous.weights import SharedWeights, mark_of
 from agentic_trl.child_process import parents_end
 from agentic_trl.rollout.collect import Collecting
 from agentic_trl.rollout.manager import RolloutManager
@@ -182,14 +182,26 @@ class Stage:
         return model
 
     def _load(self, job: Job) -> None:
-        """Take the weights of a job to the device, where that is not the memory that they lie in."""
-        if self._models[job.slot] is None or torch.device(self._setup.device).type == "cpu":
+        """Take the weights of a job to the device, where that is not the memory that they lie in, and look at them.
+
+        Raises:
+            RuntimeError: If the model that would play has others than the trainer published.
+        """
+        layout, model = self._setup.layout, self._models[job.slot]
+        if layout is None:
             return
-        if self._versions[job.slot] != job.version:
+        away = torch.device(self._setup.device).type != "cpu"
+        if away and self._versions[job.slot] != job.version:
             shared = self._weights.read(job.slot)
-            for name, parameter in named_weights(self._models[job.slot]):
+            for name, parameter in named_weights(model):
                 parameter.copy_(shared[name])
             self._versions[job.slot] = job.version
+        if mark_of(dict(named_weights(model)), layout.trained) != job.mark:
+            raise RuntimeError(
+                f"The {type(model).__name__} that plays generation {job.generation} ahead has other weights than the trainer has "
+                f"published after {job.version} optimizer steps: something in its class keeps copies of parameters. Set "
+                "max_staleness=0."
+            )
 
 
 class _Generation:

@@ -50,6 +50,8 @@ class Job:
     """Where its episodes start."""
     temperature: float
     """Sampling temperature."""
+    mark: str | None = None
+    """Mark of the weights that play it; ``None`` where a server has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ def unpack(
     Args:
         packed: Of ``pack``.
         weights: The parameters by name; on the CPU they are taken as they are, elsewhere copied.
-        device: Where the model is put.
+        device: Where the model is put; all of the CPU is one place, also where ranks number it.
     """
     made: dict[str, nn.Parameter] = {}
 
@@ -69,7 +69,8 @@ def unpack(
         return made[name]
 
     model = _Unpickler(io.BytesIO(packed), parameter).load()
-    return model.to(device).eval()
+    # A numbered CPU is another device to PyTorch, and its copies would not follow the memory.
+    return (model if torch.device(device).type == "cpu" else model.to(device)).eval()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -4,11 +4,12 @@ Parameters that are trained have a place for each version, in a *slot*; those th
 memory belongs to no file that could be left behind, and is gone with the last process that holds it.
 """
 
+import hashlib
 import math
 import mmap
 import os
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 ALIGNED = 64
 """Bytes at whose multiples a tensor begins."""
+MARKED = 64
+"""Numbers of a parameter, evenly spread, that enter its mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,11 @@ class Layout:
     size: int
     """Bytes in all."""
 
+    @property
+    def trained(self) -> list[str]:
+        """Names of the parameters of which each slot has its own."""
+        return [name for name, part in self.parts.items() if part.trained]
+
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], *, trained: Collection[str], slots: int) -> "Layout":
         """Lay parameters out.
@@ -73,6 +81,21 @@ class Layout:
             frozen = frozen if part.trained else end
         stride = end - frozen
         return cls(parts=parts, slots=slots, stride=stride, size=frozen + slots * stride)
+
+
+def mark_of(weights: Mapping[str, Tensor], names: Iterable[str]) -> str:
+    """Return a text that differs where weights do: a hash of some of each parameter's numbers.
+
+    Args:
+        weights: The parameters by name.
+        names: Those that are looked at.
+    """
+    mark = hashlib.blake2b(digest_size=16)
+    for name in sorted(names):
+        numbers = weights[name].detach().reshape(-1)
+        some = numbers[:: max(len(numbers) // MARKED, 1)].cpu().contiguous()
+        mark.update(some.view(torch.uint8).numpy().tobytes())
+    return mark.hexdigest()
 
 
 class SharedWeights:

@@ -229,6 +229,7 @@ class Ahead:
             version=self._trainer.state.global_step,
             starts=self._starts(generation),
             temperature=self._trainer.temperature,
+            mark=self._versions.mark,
         )
 
     def _starts(self, generation: int) -> list[Any]:

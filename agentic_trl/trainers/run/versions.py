@@ -14,7 +14,7 @@ import torch
 from agentic_trl.asynchronous.messages import Setup
 from agentic_trl.asynchronous.player import Player, ProcessChannel
 from agentic_trl.asynchronous.skeleton import named_weights, pack
-from agentic_trl.asynchronous.weights import Layout, SharedWeights
+from agentic_trl.asynchronous.weights import Layout, SharedWeights, mark_of
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.model.frozen_copy import independent_copy
 from agentic_trl.trainers.model.vllm import asks_server
@@ -24,6 +24,9 @@ from agentic_trl.trainers.ranks.sharded import gathered
 @runtime_checkable
 class Versions(Protocol):
     """The weights that play generations."""
+
+    mark: str | None
+    """Mark of those that were published last, where the process has weights; see ``asynchronous.weights.mark_of``."""
 
     @property
     def device(self) -> str | None:
@@ -79,6 +82,7 @@ class LocalVersions:
         self._trained = {name for name, one in named.items() if one.requires_grad}
         self._packed = pack(independent_copy(trainer.model, shared=named.values()))
         self._weights: SharedWeights | None = None
+        self.mark: str | None = None
 
     @property
     def device(self) -> str | None:
@@ -105,6 +109,7 @@ class LocalVersions:
                 layout = Layout.of(weights, trained=self._trained, slots=slots)
                 self._weights = SharedWeights.reserve(layout)
             self._weights.write(slot, weights, frozen=new)
+            self.mark = mark_of(weights, self._trained)
 
     def start(self, common: Mapping[str, Any]) -> ProcessChannel:
         """Start the process; see ``Versions.start``."""
@@ -133,6 +138,8 @@ class ServerVersions:
 
     device = None
     """The process computes nothing."""
+    mark: str | None = None
+    """The process has no weights."""
 
     def __init__(self, trainer: Host) -> None:
         """Bind the trainer, whose vLLM is there.

@@ -39,8 +39,10 @@ SHARDED_CASES = (
         "corrected",
     ),
 )
-AHEAD = {"max_staleness": 2, "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0.05}
-"""A run whose generations are played by weights up to two generations old, and whose steps have a norm of .05 at most."""
+AHEAD = {"max_staleness": 2, "max_steps": 5, "beta": 0.1, "method": "planpo"}
+AHEAD |= {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0.05}
+AHEAD |= {"eval_strategy": "steps", "eval_steps": 2}
+"""Generations that are played by weights up to two generations old; steps have a norm of .05 at most."""
 LORA_CASES = ("lora_kl", "ppo_lora")
 PPO_CASES = ("ppo", "ppo_lora", "steppo_dead")
 

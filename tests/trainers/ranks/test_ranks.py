@@ -3,7 +3,7 @@
 Mutations seen red: loss not multiplied by the number of ranks; denominator of the rank alone; group
 statistics of the rank alone; no dummy row on a rank without rows; evaluation through the repeating
 sampler, or in unequal numbers of parts on a shared vLLM; ranks that agree with themselves alone; repeated episodes in the mean of a reward function; the second
-rank's episodes from the seeds of the first. With
+rank's episodes from the seeds of the first; a second rank's process that plays ahead with copies of the weights. With
 FSDP2: nothing gathered, or never sharded again; fewer micro-batches on one rank; gradients not taken as
 shards; a reference that is not sharded; log-probabilities in bfloat16.
 """
@@ -266,11 +266,9 @@ def check_agents(folder, name, both):
 def test_two_ranks_play_ahead_and_resume_as_one_process_does(tmp_path, request, kind):
     both = request.getfixturevalue(kind)["ahead"]
     assert largest_difference(both["whole"], both["resumed"]) == 0.0
-    knobs = {"max_steps": 5, "beta": 0.1, "method": "planpo", "eval_strategy": "steps"}
-    alone = make_trainer(tmp_path, eval_steps=2, **AHEAD, **knobs)
-    alone.evaluate()
+    alone = make_trainer(tmp_path, **AHEAD)
     alone.train()
-    assert_rounding(both["whole"], dict(alone.model.named_parameters()), scale=0.25, **SUMS)
+    assert_rounding(both["trained"], dict(alone.model.named_parameters()), scale=0.25, **SUMS)
     for metric in ("return", "turns/mean", "eval_return", "rollout/staleness"):
         one, two = (
             [e[metric] for e in log if metric in e]

@@ -344,15 +344,16 @@ def sharded_resume(folder):
     }
 
 
-AHEAD_STEPS = {"steps_per_generation": 1, "num_iterations": 1}
-
-
-def ahead_case(folder, **changes):
-    """A run that plays ahead, evaluated in between, and its last two generations again from a checkpoint."""
-    evaluations = {"eval_strategy": "steps", "eval_steps": 2}
-    first, part = run_and_resume(folder, **AHEAD, **AHEAD_STEPS, **evaluations, **changes)
-    weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in (first, part)]
-    return {"whole": weights[0], "resumed": weights[1], "metrics": first.state.log_history}
+def ahead_case(folder, make=make_trainer, **changes):
+    """A run that plays ahead and is evaluated in between; another, and its last two generations from a checkpoint."""
+    trainer = make(folder, per_device_train_batch_size=4, **AHEAD, **changes)
+    check_world(trainer)
+    trainer.train()
+    steps = {"steps_per_generation": 1, "num_iterations": 1, "max_staleness": 2}
+    runs = (trainer, *run_and_resume(folder / "resumed", make, **steps, **changes))
+    weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in runs]
+    names = ("trained", "whole", "resumed")
+    return dict(zip(names, weights, strict=True)) | {"metrics": trainer.state.log_history}
 
 
 def looks_of(model):
