@@ -93,7 +93,7 @@ def mark_of(weights: Mapping[str, Tensor], names: Iterable[str]) -> str:
     mark = hashlib.blake2b(digest_size=16)
     for name in sorted(names):
         numbers = weights[name].detach().reshape(-1)
-        some = numbers[:: max(len(numbers) // MARKED, 1)].cpu().contiguous()
+        some = numbers[:: max(len(numbers) // MARKED, 1)].to("cpu", copy=True).contiguous()
         mark.update(some.view(torch.uint8).numpy().tobytes())
     return mark.hexdigest()
 
