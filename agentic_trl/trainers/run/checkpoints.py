@@ -36,7 +36,7 @@ REPLACED = "replaced"
 
 
 def open_folder(trainer: Host, wanted: str | bool | None) -> str | None:
-    """Choose the checkpoint that a run starts from, and clear the folder of what earlier runs left.
+    """Choose the checkpoint that a run starts from, and clear folder and trainer of what earlier runs left.
 
     Args:
         trainer: The trainer.
@@ -48,6 +48,7 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | None:
     Raises:
         ValueError: If it is broken or missing.
     """
+    trainer._step, trainer.buffered_sets = 0, None
     folder = str(trainer.args.output_dir)
     chosen = newest_whole(folder) if wanted is True else fixed(wanted) or None
     if isinstance(chosen, str):
