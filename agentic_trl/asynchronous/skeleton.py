@@ -33,8 +33,14 @@ def pack(model: nn.Module) -> bytes:
         model: The model; its classes and functions may be those of the user's script.
 
     Raises:
-        TypeError: If a part of it cannot be pickled.
+        TypeError: If a part of it cannot be pickled, or a parameter is more than its numbers.
     """
+    for name, parameter in named_weights(model):
+        if type(parameter) is not nn.Parameter:
+            raise TypeError(
+                f"max_staleness > 0 plays episodes in another process, which is given numbers alone, but {name} is a "
+                f"{type(parameter).__name__}. Load the model without quantization, or set max_staleness=0."
+            )
     names = {id(parameter): name for name, parameter in named_weights(model)}
     file = io.BytesIO()
     try:
@@ -51,7 +57,8 @@ def pack(model: nn.Module) -> bytes:
 def unpack(
     packed: bytes, weights: Mapping[str, Tensor], *, device: torch.device | str = "cpu"
 ) -> Any:
-    """Return the model with weights, in evaluation mode.
+    """Return the model with weights, in evaluation mode. Those that are trained say so: PyTorch multiplies them in another
+    way, which rounds differently, even where no gradient is taken.
 
     Args:
         packed: Of ``pack``.
@@ -60,9 +67,9 @@ def unpack(
     """
     made: dict[str, nn.Parameter] = {}
 
-    def parameter(name: str) -> nn.Parameter:
+    def parameter(name: str, trained: bool) -> nn.Parameter:
         if name not in made:
-            made[name] = nn.Parameter(weights[name], requires_grad=False)
+            made[name] = nn.Parameter(weights[name], requires_grad=trained)
         return made[name]
 
     model = _Unpickler(io.BytesIO(packed), parameter).load()
@@ -74,16 +81,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file)
         self._names = names
 
-    def persistent_id(self, obj: Any) -> str | None:
-        """Name a parameter in place of its numbers."""
-        return self._names.get(id(obj)) if isinstance(obj, nn.Parameter) else None
+    def persistent_id(self, obj: Any) -> tuple[str, bool] | None:
+        """Name a parameter in place of its numbers, and say whether it is trained."""
+        if not isinstance(obj, nn.Parameter) or id(obj) not in self._names:
+            return None
+        return self._names[id(obj)], obj.requires_grad
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, parameter: Callable[[str], nn.Parameter]) -> None:
+    def __init__(self, file: io.BytesIO, parameter: Callable[[str, bool], nn.Parameter]) -> None:
         super().__init__(file)
         self._parameter = parameter
 
-    def persistent_load(self, name: Any) -> nn.Parameter:
+    def persistent_load(self, one: Any) -> nn.Parameter:
         """Return the parameter of a name."""
-        return self._parameter(name)
+        return self._parameter(*one)
