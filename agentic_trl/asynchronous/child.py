@@ -21,7 +21,7 @@ import cloudpickle
 import torch
 from accelerate.utils.operations import convert_outputs_to_fp32
 
-from agentic_trl.asynchronous.messages import Failed, Job, Message, Played, Progress, Setup
+from agentic_trl.asynchronous.messages import END, Failed, Job, Message, Played, Progress, Setup
 from agentic_trl.asynchronous.skeleton import named_weights, unpack
 from agentic_trl.asynchronous.weights import SharedWeights, mark_of
 from agentic_trl.child_process import parents_end
@@ -52,7 +52,8 @@ def serve(descriptor: int) -> None:
             stage = Stage(pickle.loads(connection.recv_bytes()), say)
         except Exception as error:
             say(Failed(error=error, traceback=traceback.format_exc()))
-            connection.recv_bytes()  # until the trainer has read it, and ends this
+            while connection.recv_bytes() != END:
+                pass  # jobs, until the trainer has read why not, and ends this
             return
         try:
             _play(connection, stage)
@@ -64,10 +65,10 @@ def _play(connection: Connection, stage: "Stage") -> None:
     while True:
         patience = 0.0 if stage.step() else MOMENT if stage.busy else None
         while connection.poll(patience):
-            job = pickle.loads(connection.recv_bytes())
-            if job is None:
+            data = connection.recv_bytes()
+            if data == END:
                 return
-            stage.take(job)
+            stage.take(data)
             patience = 0.0
 
 
@@ -126,10 +127,14 @@ class Stage:
         """Whether a generation is being played."""
         return bool(self._open)
 
-    def take(self, job: Job) -> None:
-        """Begin a generation; what goes wrong is said, as in a step."""
+    def take(self, packed: bytes) -> None:
+        """Begin a generation.
+
+        Args:
+            packed: The job, pickled.
+        """
         try:
-            self._begin(job)
+            self._begin(pickle.loads(packed))
         except Exception as error:
             self._fail(error)
 
@@ -160,6 +165,10 @@ class Stage:
             if moved:
                 return True
         return False
+
+    def _fail(self, error: BaseException) -> None:
+        self._open.clear()
+        self._say(Failed(error=error, traceback=traceback.format_exc()))
 
     def close(self) -> None:
         """Close the environments."""

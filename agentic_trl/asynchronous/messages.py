@@ -90,3 +90,6 @@ class Failed:
 
 Message = Progress | Played | Failed
 """What the process says."""
+
+END = b"end"
+"""In place of a job: ends the process; no pickle is these bytes."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from agentic_trl.asynchronous.messages import Failed, Job, Message, Played, Progress
+from agentic_trl.asynchronous.messages import END, Failed, Job, Message, Played, Progress
 from agentic_trl.child_process import GRACE, ChildProcess
 
 logger = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ MOST_DEATHS = 3
 class Channel(Protocol):
     """A process that plays, as the trainer sees it."""
 
-    def send(self, job: Job | None) -> None:
-        """Ask for a generation; ``None`` asks it to end. That the process is gone is said by ``receive``."""
+    def send(self, job: Job) -> None:
+        """Ask for a generation. That the process is gone is said by ``receive``."""
         ...
 
     def receive(self) -> Message:
@@ -64,7 +64,7 @@ class ProcessChannel:
             self._child.close()
             raise
 
-    def send(self, job: Job | None) -> None:
+    def send(self, job: Job) -> None:
         """Ask for a generation; see ``Channel.send``."""
         self._send(cloudpickle.dumps(job))
 
@@ -75,11 +75,9 @@ class ProcessChannel:
 
     def close(self) -> str:
         """End it; see ``Channel.close``."""
-        pipe = self._child.connection
-        if select([], [pipe], [], 0.0)[
-            1
-        ]:  # full, where an interrupt came into a job that was being sent
-            self.send(None)
+        writable = select([], [self._child.connection], [], 0.0)[1]
+        if writable:  # else an interrupt came while a job was being sent
+            self._send(END)
             self._child.ends_within(2 * GRACE)  # environments have GRACE to close themselves
         self._child.close()
         return f"exit code {self._child.exit_code}"

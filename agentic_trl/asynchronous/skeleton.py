@@ -33,8 +33,14 @@ def pack(model: nn.Module) -> bytes:
         model: The model; its classes and functions may be those of the user's script.
 
     Raises:
-        TypeError: If a part of it cannot be pickled.
+        TypeError: If a part of it cannot be pickled, or a parameter is more than its numbers.
     """
+    for name, parameter in named_weights(model):
+        if type(parameter) is not nn.Parameter:
+            raise TypeError(
+                f"max_staleness > 0 plays episodes in another process, which is given numbers alone, but {name} is a "
+                f"{type(parameter).__name__}. Load the model without quantization, or set max_staleness=0."
+            )
     names = {id(parameter): name for name, parameter in named_weights(model)}
     file = io.BytesIO()
     try:
@@ -79,9 +85,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._names = names
 
     def persistent_id(self, obj: Any) -> tuple[str, bool] | None:
-        """Name a parameter in place of its numbers."""
-        named = isinstance(obj, nn.Parameter) and id(obj) in self._names
-        return (self._names[id(obj)], obj.requires_grad) if named else None
+        """Name a parameter in place of its numbers, and say whether it is trained."""
+        if not isinstance(obj, nn.Parameter) or id(obj) not in self._names:
+            return None
+        return self._names[id(obj)], obj.requires_grad
 
 
 class _Unpickler(pickle.Unpickler):
@@ -89,6 +96,6 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._parameter = parameter
 
-    def persistent_load(self, name: Any) -> nn.Parameter:
+    def persistent_load(self, one: Any) -> nn.Parameter:
         """Return the parameter of a name."""
-        return self._parameter(*name)
+        return self._parameter(*one)

@@ -11,7 +11,7 @@ def check_flat_groups(config: GRPOConfig) -> None:
 
     Raises:
         ValueError: If a critic learns from all rows, rows that "drop" leaves out have another term in the loss, or
-            ``max_refills`` stands without "refill".
+            ``max_refills`` stands without "refill", or "refill" beside ``max_staleness``.
     """
     choice = config.flat_groups
     if config.max_refills is not None and choice != "refill":
@@ -21,6 +21,11 @@ def check_flat_groups(config: GRPOConfig) -> None:
         )
     if choice == "keep":
         return
+    if choice == "refill" and config.max_staleness:
+        raise ValueError(
+            f"flat_groups='refill' with max_staleness={config.max_staleness}: which groups are flat is known when a generation is "
+            "trained, and by then the process that plays ahead is at later ones. Set flat_groups='drop', or max_staleness=0."
+        )
     if config.HAS_CRITIC:
         raise ValueError(
             f"flat_groups={choice!r} with a critic: its values are trained on every row, and its advantages compare no "
