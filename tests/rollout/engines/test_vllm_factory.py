@@ -1,6 +1,6 @@
 """Engines on a server that a process without a model makes: what it is sent, and what they ask.
 
-Mutations seen red: TODO
+Mutations seen red: no text ends a response; slots, or stop strings, or stop ids left out; a client for each engine.
 """
 
 import cloudpickle
