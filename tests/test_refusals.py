@@ -184,6 +184,11 @@ CASES = [
     ),
     ({"use_vllm": True, "rollout_engine": "transformers"}, "use_vllm=True with rollout_engine"),
     ({**VLLM, "engine_max_cache_tokens": 9}, "engine_max_cache_tokens=9: vLLM's cache"),
+    ({**VLLM, **STALE}, "max_staleness=2 with vLLM in the trainer's process"),
+    (
+        {**VLLM, **STALE, "vllm_mode": "server", "rollout_device": "cpu"},
+        "rollout_device='cpu': vLLM samples where it runs",
+    ),
     (
         {**VLLM, "top_p": 0.9, "temperature": 0.7},
         "sampler_correction (vllm_importance_sampling_correction): vLLM gives",

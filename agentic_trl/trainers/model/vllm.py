@@ -25,6 +25,7 @@ from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.config.off_policy import needs_sampler_logprobs
 from agentic_trl.trainers.model.context_limit import context_limit
+from agentic_trl.trainers.ranks.collective import any_rank
 
 
 def logprobs_fit(mode: str, sampling: Sampling) -> bool:
@@ -83,14 +84,16 @@ class TrainedVLLM(VLLMGeneration):
         Args:
             step: Optimizer steps done; it counts for optimizers that write past PyTorch's bookkeeping.
         """
-        if self._pushed != (step, self._versions()):
+        changed = self._pushed != (step, self._versions())
+        if self.mode != "server":
+            if changed:
+                self.sync_weights()
+        elif any_rank(self.accelerator, changed):  # the server's weights are those of all ranks
             self.settle()
-            if self.mode == "server":  # whose weights are those of all ranks
-                self.accelerator.wait_for_everyone()
+            self.accelerator.wait_for_everyone()
             self.sync_weights()
-            if self.mode == "server":
-                self.accelerator.wait_for_everyone()
-            self._pushed = (step, self._versions())
+            self.accelerator.wait_for_everyone()
+        self._pushed = (step, self._versions())
 
     def _versions(self) -> list[tuple[int, int]]:
         return [(p.data_ptr(), p._version) for p in self.model.parameters()]

@@ -1,6 +1,6 @@
 """Two gloo ranks that play ahead on one server: its weights change when both have played, and both wait for the change.
 
-Mutations seen red: TODO
+Mutations seen red: a rank does not wait for the others before the push; nor after it.
 """
 
 import pytest
