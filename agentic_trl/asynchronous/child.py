@@ -166,10 +166,6 @@ class Stage:
                 return True
         return False
 
-    def _fail(self, error: BaseException) -> None:
-        self._open.clear()
-        self._say(Failed(error=error, traceback=traceback.format_exc()))
-
     def close(self) -> None:
         """Close the environments."""
         self._open.clear()

@@ -23,7 +23,7 @@ class Setup:
     device: str = "cpu"
     """Where it computes."""
     mixed_precision: str = "no"
-    """Accelerate's: "no", "fp16" or "bf16"."""
+    """Of the autocast that Accelerate wraps the model in: "no", "fp16" or "bf16"."""
     model: bytes | None = None
     """The model without its weights; ``None`` where a server samples."""
     layout: Layout | None = None

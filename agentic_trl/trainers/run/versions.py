@@ -18,7 +18,7 @@ from agentic_trl.asynchronous.weights import Layout, SharedWeights, mark_of
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.model.frozen_copy import independent_copy
 from agentic_trl.trainers.model.vllm import asks_server
-from agentic_trl.trainers.ranks.sharded import gathered
+from agentic_trl.trainers.ranks.sharded import gathered, in_step
 
 
 @runtime_checkable
@@ -115,10 +115,13 @@ class LocalVersions:
         """Start the process; see ``Versions.start``."""
         assert self._weights is not None
         assert self._trainer.rollouts is not None
+        accelerator = self._trainer.accelerator
+        # Accelerate wraps a model in autocast but where its parameters themselves are in the lower precision.
+        mixed = "no" if in_step(accelerator) else accelerator.mixed_precision
         setup = Setup(
             **common,
             device=str(self.device),
-            mixed_precision=self._trainer.accelerator.mixed_precision,
+            mixed_precision=mixed,
             model=self._packed,
             layout=self._weights.layout,
             descriptor=self._weights.descriptor,

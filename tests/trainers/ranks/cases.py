@@ -3,9 +3,14 @@
 import random
 from dataclasses import replace
 
-from agentic_trl import AgenticGRPOTrainer, AgenticPPOTrainer
+import torch
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentic_trl import AgenticGRPOTrainer, AgenticPPOTrainer, tiny_policy
 from agentic_trl.types import StopReason
 from tests.tiny import (
+    Countdown,
     Gradients,
     Stingy,
     make_args,
@@ -43,6 +48,8 @@ AHEAD = {"max_staleness": 2, "max_steps": 5, "beta": 0.1, "method": "planpo"}
 AHEAD |= {"optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0.05}
 AHEAD |= {"eval_strategy": "steps", "eval_steps": 2}
 """Generations that are played by weights up to two generations old; steps have a norm of .05 at most."""
+AHEAD_MODELS = {2: ("object", "object_lora"), 3: ("object", "path", "path_lora")}
+"""How the model of such a run is given at a stage of ZeRO; see ``small_trainer``."""
 LORA_CASES = ("lora_kl", "ppo_lora")
 PPO_CASES = ("ppo", "ppo_lora", "steppo_dead")
 
@@ -178,3 +185,27 @@ def lengthen(member):
     return replace(
         parts[0], turns=tuple(turns), success=member % 2 == 0, score=float(member % 2 == 0)
     )
+
+
+def small_trainer(folder, *, given, **knobs):
+    """A trainer of a random model, or of the tiny policy, which ZeRO-3 shards as it is loaded, here or by the trainer."""
+    kind, _, lora = given.partition("_")
+    warm = {} if kind == "object" else {"temperature": 5.0}  # the tiny policy is sure of itself
+    args = make_args(folder, **warm, **knobs)  # from here on models are sharded as they are loaded
+    name = make_model if kind == "object" else tiny_policy
+    model = AutoModelForCausalLM.from_pretrained(name()) if kind == "loaded" else name()
+    tokenizer = make_tokenizer() if kind == "object" else AutoTokenizer.from_pretrained(name())
+    torch.manual_seed(0)  # for the adapter
+    return AgenticGRPOTrainer(
+        model,
+        args,
+        environment=Countdown,
+        reward_funcs=None if kind == "object" else lengths,
+        processing_class=tokenizer,
+        peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"]) if lora else None,
+    )
+
+
+def lengths(completions, **more):
+    """Scores that differ, though the tiny policy knows no action of ``Countdown``."""
+    return [sum(len(m["content"]) for m in one) % 5 / 4 for one in completions]

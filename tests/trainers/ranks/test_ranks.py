@@ -40,7 +40,7 @@ LOGPROB = tolerance(5.0, terms=128)
 """A log-probability of the tiny model is about -3.4 and comes through two layers 64 wide."""
 
 
-def on_two_ranks(name, folder, *, script="two_ranks.py"):
+def on_two_ranks(name, folder, *, script="two_ranks.py", seconds=240):
     command = [
         sys.executable,
         "-m",
@@ -63,7 +63,7 @@ def on_two_ranks(name, folder, *, script="two_ranks.py"):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -264,9 +264,13 @@ def check_agents(folder, name, both):
 
 @pytest.mark.parametrize("kind", ["replicated", "sharded"])
 def test_two_ranks_play_ahead_and_resume_as_one_process_does(tmp_path, request, kind):
-    both = request.getfixturevalue(kind)["ahead"]
+    check_ahead(tmp_path, request.getfixturevalue(kind)["ahead"], make_trainer)
+
+
+def check_ahead(folder, both, make):
+    """A resumed run with the same bits, and the weights and metrics of one process."""
     assert largest_difference(both["whole"], both["resumed"]) == 0.0
-    alone = make_trainer(tmp_path, **AHEAD)
+    alone = make(folder, **AHEAD)
     alone.train()
     assert_rounding(both["trained"], dict(alone.model.named_parameters()), scale=0.25, **SUMS)
     for metric in ("return", "turns/mean", "eval_return", "rollout/staleness"):
@@ -276,6 +280,20 @@ def test_two_ranks_play_ahead_and_resume_as_one_process_does(tmp_path, request, 
         )
         assert one == pytest.approx(two)
     assert [e[metric] for e in alone.state.log_history if metric in e] == [0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"), [("replicated", torch.float32), ("sharded", torch.bfloat16)]
+)
+def test_two_ranks_play_ahead_in_bfloat16_as_they_do_in_turn(request, kind, stored):
+    check_ahead_half(request.getfixturevalue(kind)["ahead_half"], stored)
+
+
+def check_ahead_half(result, stored):
+    """The process has the precision of the gathered model, and autocast where it has: the same bits are played."""
+    assert result["stored"] == {stored}
+    assert result["autocast"] == result["wrapped"] == (stored == torch.float32)
+    assert result["ahead"] == result["in_turn"]
 
 
 def test_sharded_parameters_reach_a_vllm_server(sharded):

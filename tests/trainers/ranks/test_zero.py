@@ -5,15 +5,19 @@ their passes; loss divided by the accumulation; a step in each backward, or in n
 not asked for; a reference without an engine; ranks that go two ways in the head; unequal numbers of micro-batches.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from tests.tiny import largest_difference
 from tests.trainers.config.trl_contract_tables import FACTS
-from tests.trainers.ranks.cases import SHARDED_CASES
+from tests.trainers.ranks.cases import AHEAD_MODELS, SHARDED_CASES, small_trainer
 from tests.trainers.ranks.test_ranks import (
     alone_of,
+    check_ahead,
+    check_ahead_half,
     check_float32,
     check_gradients,
     check_played,
@@ -29,11 +33,14 @@ def played(tmp_path_factory):
     return on_two_ranks("replicated", tmp_path_factory.mktemp("played"))["play"]
 
 
+def with_zero(name, folder):
+    return on_two_ranks(name, folder, script="zero_ranks.py", seconds=600)
+
+
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def zero(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"zero{request.param}")
-    result = on_two_ranks(str(request.param), folder, script="zero_ranks.py")
-    return {**result, "stage": request.param}
+    return {**with_zero(f"zero{request.param}", folder), "stage": request.param}
 
 
 @pytest.mark.parametrize("name", SHARDED_CASES)
@@ -54,6 +61,7 @@ def test_the_weights_reach_a_vllm_server(zero):
 def test_a_run_resumes_inside_a_generation(zero, given):
     assert any("remove_hooks leaves one hook of ZeRO-3" in fact for fact in FACTS)
     result = zero["resume"][given]
+    assert result["smallest_gradient"] > 0
     assert largest_difference(result["whole"], result["resumed"]) == 0.0
     saved = AutoModelForCausalLM.from_pretrained(result["saved"])
     assert largest_difference(result["whole"], dict(saved.named_parameters())) == 0.0
@@ -75,3 +83,19 @@ def test_a_gradient_that_is_not_finite_is_left_out(zero):
 def test_a_gradient_that_is_not_finite_stops_the_run(zero):
     assert zero["stop"]["finite"]
     assert zero["stop"]["error"].startswith("The gradient of optimizer step 2 is NaN or infinite")
+
+
+@pytest.fixture(scope="module", params=list(AHEAD_MODELS))
+def ahead(request, tmp_path_factory):
+    name = f"ahead{request.param}"
+    result = with_zero(name, tmp_path_factory.mktemp(name))
+    return {**result, "stage": request.param}
+
+
+def test_runs_play_ahead_and_resume_as_one_process_does(tmp_path, ahead):
+    for given in AHEAD_MODELS[ahead["stage"]]:
+        check_ahead(tmp_path / given, ahead[given], partial(small_trainer, given=given))
+
+
+def test_two_ranks_play_ahead_in_bfloat16_as_they_do_in_turn(ahead):
+    check_ahead_half(ahead["half"], torch.bfloat16)

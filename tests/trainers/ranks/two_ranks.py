@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import pickle
 import sys
 import time
 from contextlib import contextmanager
@@ -18,12 +19,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
+from agentic_trl.asynchronous.player import ProcessChannel
 from agentic_trl.batching import unsampled_row
 from agentic_trl.endpoint.server import shared_endpoint
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.model.forward import token_logprobs
 from agentic_trl.trainers.ranks.sharded import gathered
-from agentic_trl.trainers.run import checkpoints
+from agentic_trl.trainers.run import checkpoints, versions
 from agentic_trl.trainers.update.rows import with_old_logprobs
 from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer, scripted
 from tests.trainers.ranks.cases import (
@@ -88,6 +90,10 @@ def on_the_cpu(kind, name, take):
 def whole(tensor):
     """A gradient or a weight, put together from its shards; on all ranks."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def whole_model(model):
+    return {name: whole(one).detach().clone() for name, one in model.named_parameters()}
 
 
 def gradients_of(trainer):
@@ -256,6 +262,7 @@ def sharded_cases(folder):
             "resume": sharded_resume(folder / "resume"),
             "agents": agent_case("agents", folder / "agents", **SHARDED),
             "ahead": ahead_case(folder / "ahead", **SHARDED),
+            "ahead_half": ahead_half_case(folder / "ahead_half", **SHARDED),
         }
 
 
@@ -333,11 +340,10 @@ def run_and_resume(folder, make=make_trainer, **changes):
 def sharded_resume(folder):
     first, part = run_and_resume(folder, **SHARDED)
     looks = gather_object([looks_of(part.model)])
-    weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in (first, part)]
     saved = load_file(folder / "checkpoint-5" / "model.safetensors")
     return {
-        "whole": weights[0],
-        "resumed": weights[1],
+        "whole": whole_model(first.model),
+        "resumed": whole_model(part.model),
         "saved": saved,
         "looks": looks,
         "reference": isinstance(part.ref_model, FSDPModule),
@@ -351,9 +357,44 @@ def ahead_case(folder, make=make_trainer, **changes):
     trainer.train()
     steps = {"steps_per_generation": 1, "num_iterations": 1, "max_staleness": 2}
     runs = (trainer, *run_and_resume(folder / "resumed", make, **steps, **changes))
-    weights = [{n: whole(p.detach()) for n, p in t.model.named_parameters()} for t in runs]
+    weights = [whole_model(one.model) for one in runs]
     names = ("trained", "whole", "resumed")
     return dict(zip(names, weights, strict=True)) | {"metrics": trainer.state.log_history}
+
+
+def ahead_half_case(folder, **changes):
+    """In bfloat16, the episodes of a first generation, played ahead and in turn, and what the process was told."""
+    setups = []
+
+    class Kept(AgenticGRPOTrainer):
+        def prepare_sets(self, trajectories):
+            turns = [turn for one in trajectories for turn in one.turns]
+            self.played = [(turn.response_ids, turn.response_logprobs) for turn in turns]
+            return super().prepare_sets(trajectories)
+
+    class Told(ProcessChannel):
+        def __init__(self, setup, **more):
+            setups.append(pickle.loads(setup))
+            super().__init__(setup, **more)
+
+    def run(staleness):
+        knobs = {"bf16": True, "max_staleness": staleness, **changes}
+        trainer = make_trainer(folder / str(staleness), cls=Kept, **knobs)
+        check_world(trainer)
+        trainer.train()
+        return trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(versions, "ProcessChannel", Told)
+        ahead, in_turn = run(1), run(0)
+    [setup] = setups
+    return {
+        "stored": {part.dtype for part in setup.layout.parts.values()},
+        "autocast": setup.mixed_precision != "no",
+        "wrapped": hasattr(ahead.model, "_original_forward"),
+        "ahead": gather_object(ahead.played),
+        "in_turn": gather_object(in_turn.played),
+    }
 
 
 def looks_of(model):
@@ -389,6 +430,7 @@ def replicated_cases(folder):
         "vllm": vllm_case(folder / "vllm"),
         "reports": reports_case(folder / "reports"),
         "ahead": ahead_case(folder / "ahead"),
+        "ahead_half": ahead_half_case(folder / "ahead_half"),
         "refill": refill_case(folder / "refill"),
         **{name: scripted_case(name, folder / name) for name in SCRIPTED_CASES},
         **{name: ppo_case(name, folder / name) for name in PPO_CASES},

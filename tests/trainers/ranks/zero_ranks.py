@@ -15,15 +15,13 @@ from accelerate.utils import DistributedType, gather_object
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.utils import safe_get_full_grad
 from torch import distributed
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from agentic_trl import tiny_policy
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.model import forward
 from agentic_trl.trainers.ranks.sharded import gathered
-from tests.tiny import Countdown, make_args, make_trainer
-from tests.trainers import two_ranks
-from tests.trainers.ranks.cases import SHARDED_CASES
+from tests.tiny import make_trainer
+from tests.trainers.ranks import two_ranks
+from tests.trainers.ranks.cases import AHEAD_MODELS, SHARDED_CASES, small_trainer
 
 
 def zero(stage):
@@ -95,28 +93,14 @@ def whole(parameter):
         return parameter.detach().clone()
 
 
-def whole_model(model):
-    return {n: whole(p).detach().clone() for n, p in model.named_parameters()}
-
-
-def small_trainer(folder, *, given, **knobs):
-    """A trainer of a random model, or of the tiny policy, which is sharded as it is loaded, here or by the trainer."""
-    if given == "object":
-        return make_trainer(folder, **knobs)
-    args = make_args(folder, **knobs)  # from here on models are sharded as they are loaded
-    model = (
-        AutoModelForCausalLM.from_pretrained(tiny_policy()) if given == "loaded" else tiny_policy()
-    )
-    tokenizer = AutoTokenizer.from_pretrained(tiny_policy())
-    return AgenticGRPOTrainer(model, args, environment=Countdown, processing_class=tokenizer)
-
-
 def resume_case(folder, given, **more):
     make = partial(small_trainer, given=given)
     first, part = two_ranks.run_and_resume(folder, make, **more)
+    norms = [e["grad_norm"] for e in first.state.log_history if "grad_norm" in e]
     return {
-        "whole": whole_model(first.model),
-        "resumed": whole_model(part.model),
+        "smallest_gradient": min(norms),
+        "whole": two_ranks.whole_model(first.model),
+        "resumed": two_ranks.whole_model(part.model),
         "saved": str(folder / "checkpoint-5"),
         "looks": gather_object([looks_of(part.model_wrapped)]),
         "reference": gather_object([looks_of(part.ref_model)]),
@@ -157,35 +141,53 @@ def nan_case(folder, how, **more):
     except FloatingPointError as caught:
         error = str(caught)
     skipped = [e["skipped_steps"] for e in trainer.state.log_history if "skipped_steps" in e]
-    finite = all(w.isfinite().all() for w in whole_model(trainer.model).values())
+    finite = all(w.isfinite().all() for w in two_ranks.whole_model(trainer.model).values())
     return {"error": error, "skipped": skipped, "finite": finite}
 
 
-def main():
-    stage, folder = int(sys.argv[1]), Path(sys.argv[2])
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(200, exit=True)  # a hang says where
+def cases(folder, stage):
     settings = {"deepspeed": zero(stage)}
+    return {
+        "scripted": {
+            name: two_ranks.scripted_case(name, folder / name, **settings) for name in SHARDED_CASES
+        },
+        "play": two_ranks.play_case(folder / "play", **settings),
+        "vllm": two_ranks.vllm_case(folder / "vllm", **settings),
+        "half": two_ranks.half_case(folder / "half", **settings),
+        "skip": nan_case(folder / "skip", "skip", **settings),
+        "stop": nan_case(folder / "stop", "stop", **settings),
+        "resume": {
+            given: resume_case(folder / f"resume_{given}", given, **settings)
+            for given in ("object", "path", "loaded")
+        },
+    }
+
+
+def ahead_cases(folder, stage):
+    """Runs that play ahead; see ``two_ranks``."""
+    settings = {"deepspeed": zero(stage)}
+    result = {
+        given: two_ranks.ahead_case(
+            folder / given, make=partial(small_trainer, given=given), **settings
+        )
+        for given in AHEAD_MODELS[stage]
+    }
+    return result | {"half": two_ranks.ahead_half_case(folder / "half", **settings)}
+
+
+CASES = {"zero": cases, "ahead": ahead_cases}
+
+
+def main():
+    name, folder = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(560, exit=True)  # a hang says where
     # Some micro-batches are small enough for all logits at once; ranks in step must not go two ways.
     forward.WHOLE_LOGITS = 310
     with deepspeed_on_the_cpu():
-        result = {
-            "scripted": {
-                name: two_ranks.scripted_case(name, folder / name, **settings)
-                for name in SHARDED_CASES
-            },
-            "play": two_ranks.play_case(folder / "play", **settings),
-            "vllm": two_ranks.vllm_case(folder / "vllm", **settings),
-            "half": two_ranks.half_case(folder / "half", **settings),
-            "skip": nan_case(folder / "skip", "skip", **settings),
-            "stop": nan_case(folder / "stop", "stop", **settings),
-            "resume": {
-                given: resume_case(folder / f"resume_{given}", given, **settings)
-                for given in ("object", "path", "loaded")
-            },
-        }
+        result = CASES[name[:-1]](folder, int(name[-1]))
     if distributed.get_rank() == 0:
-        torch.save(result, folder / f"{stage}.pt")
+        torch.save(result, folder / f"{name}.pt")
     distributed.barrier()
     os._exit(0)  # gloo's threads abort the interpreter's own exit now and then
 
