@@ -19,7 +19,7 @@ from agentic_trl.asynchronous import child as child_module
 from agentic_trl.asynchronous.child import Stage, serve
 from agentic_trl.asynchronous.messages import END, Failed, Job, Played, Progress, Setup
 from agentic_trl.asynchronous.skeleton import named_weights, pack
-from agentic_trl.asynchronous.weights import Layout, SharedWeights
+from agentic_trl.asynchronous.weights import Layout, SharedWeights, mark_of
 from agentic_trl.environments.registry import resolve_environment
 from agentic_trl.rollout.manager import RolloutManager
 from agentic_trl.trainers.config.arguments import rollout_settings
@@ -56,6 +56,7 @@ class Theatre:
         named = dict(named_weights(self.models[0]))
         layout = Layout.of(named, trained=set(named), slots=2)
         self.memory = SharedWeights.reserve(layout)
+        self.marks = [mark_of(dict(named_weights(one)), named) for one in self.models]
         for slot, model in enumerate(self.models):
             weights = {name: one.detach() for name, one in named_weights(model)}
             self.memory.write(slot, weights, frozen=slot == 0)
@@ -84,6 +85,7 @@ class Theatre:
             version=generation,
             starts=starts,
             temperature=1.0,
+            mark=self.marks[generation % 2],
         )
 
     def take(self, *generations):
@@ -294,3 +296,14 @@ def test_episodes_that_cannot_be_sent_are_an_error():
     failed = pickle.loads(child_module._bytes(played))
     assert isinstance(failed, Failed)
     assert "cannot pickle" in str(failed.error)
+
+
+def test_a_model_with_other_weights_than_were_published_does_not_play(theatre):
+    stage = theatre()
+    stage.marks[1] = stage.marks[0]
+    stage.take(1)
+    (failed,) = stage.said
+    assert isinstance(failed, Failed)
+    assert str(failed.error).startswith(
+        "The Qwen2ForCausalLM that plays generation 1 ahead has other weights than the trainer has published after 1 "
+    )
