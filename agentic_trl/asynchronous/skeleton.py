@@ -57,8 +57,10 @@ def pack(model: nn.Module) -> bytes:
 def unpack(
     packed: bytes, weights: Mapping[str, Tensor], *, device: torch.device | str = "cpu"
 ) -> Any:
-    """Return the model with weights, in evaluation mode. Those that are trained say so: PyTorch multiplies them in another
-    way, which rounds differently, even where no gradient is taken.
+    """Return the model with weights, in evaluation mode.
+
+    Those that are trained say so: PyTorch multiplies them in another way, with other rounding, even where no gradient is
+    taken.
 
     Args:
         packed: Of ``pack``.

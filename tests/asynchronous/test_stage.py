@@ -209,6 +209,20 @@ def test_an_error_is_said_and_nothing_goes_on(theatre):
     assert not one.stage.busy
 
 
+def too_long(messages):
+    raise MemoryError("too many messages")
+
+
+def test_memory_that_runs_out_in_a_step_is_said(theatre):
+    one = theatre(environment=Countdown, history=too_long)
+    one.take(0, 1)
+    one.stage.step()
+    (failed,) = one.said
+    assert (type(failed.error), str(failed.error)) == (MemoryError, "too many messages")
+    assert "in too_long" in failed.traceback
+    assert not one.stage.busy
+
+
 class Loud:
     """A stage whose every job is a message of 50 MB."""
 
