@@ -8,16 +8,22 @@ Mutations seen red: S slots; weights put in place after their generation is begu
 what a checkpoint kept dropped; not waited for; the next generation one too late, one too early, after a resume and
 otherwise; S generations begun; more than the run has; a job not noted before the process starts; a generation that is done
 played again; one that is taken kept; deaths never made up for; one death more; a process that has ended closed again; a run
-that begins anew begun at 0.
+that begins anew begun at 0; an error where the process is gone at its start, or one that interrupts this and leaves it; the end
+asked for in a full pipe.
 """
 
+import multiprocessing
+import multiprocessing.connection
+import os
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
-from agentic_trl.asynchronous.messages import Job, Played
+from agentic_trl.asynchronous import player as player_module
+from agentic_trl.asynchronous.messages import END, Job, Played
 from agentic_trl.asynchronous.pipeline import Pipeline
-from agentic_trl.asynchronous.player import MOST_DEATHS, Player
+from agentic_trl.asynchronous.player import MOST_DEATHS, Player, ProcessChannel
 from tests.asynchronous.handover import World, undisturbed
 
 SCHEDULES = 1250
@@ -108,3 +114,75 @@ def test_a_checkpoint_that_cannot_be_used_begins_where_it_stands():
     pipeline.restore({})
     pipeline.take(3)
     assert (published, asked) == ([0], [(3, 0), (4, 0), (5, 0)])
+
+
+class Fake:
+    """A child without a process."""
+
+    pid, exit_code = 1, -9
+
+    def __init__(self, function, descriptors):
+        self.connection, self.theirs = multiprocessing.Pipe()
+        self.did = []
+        Fake.made = self
+
+    def receive(self):
+        raise EOFError
+
+    def ends_within(self, seconds):
+        self.did.append("waited")
+        return True
+
+    def close(self):
+        self.did.append("closed")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setattr(player_module, "ChildProcess", Fake)
+    yield
+    Fake.made.connection.close()
+    Fake.made.theirs.close()
+
+
+def test_one_that_dies_at_its_start_is_noticed_where_it_is_listened_to(fake, monkeypatch):
+    class Stillborn(Fake):
+        def __init__(self, function, descriptors):
+            super().__init__(function, descriptors)
+            self.theirs.close()
+
+    monkeypatch.setattr(player_module, "ChildProcess", Stillborn)
+    channel = ProcessChannel(b"setup")
+    channel.send(job(0))
+    with pytest.raises(EOFError):
+        channel.receive()
+    assert channel.close() == "exit code -9"
+    assert Fake.made.did == ["waited", "closed"]
+
+
+def test_it_is_asked_to_end_and_not_where_the_pipe_is_full(fake):
+    channel = ProcessChannel(b"setup")
+    channel.close()
+    assert [Fake.made.theirs.recv_bytes() for _ in range(2)] == [b"setup", END]
+    assert Fake.made.did == ["waited", "closed"]
+    Fake.made.connection.close()
+    Fake.made.theirs.close()
+    channel = ProcessChannel(b"setup")
+    pipe = Fake.made.connection.fileno()
+    os.set_blocking(pipe, False)
+    with suppress(BlockingIOError):
+        while os.write(pipe, bytes(1000)):
+            pass
+    os.set_blocking(pipe, True)
+    channel.close()  # a write would wait for ever
+    assert Fake.made.did == ["closed"]
+
+
+def test_an_interrupt_while_it_starts_leaves_no_process(fake, monkeypatch):
+    def interrupted(self, message):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(multiprocessing.connection.Connection, "send_bytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ProcessChannel(b"setup")
+    assert Fake.made.did == ["closed"]

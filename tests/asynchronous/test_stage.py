@@ -77,7 +77,7 @@ class Theatre:
         manager = RolloutManager(**self.arguments)
         starts = [
             manager.start({"seed": 10 * generation + n}, group=n, member=0, seed=(generation, n))
-            for n in range(4)
+            for n in range(8)
         ]
         return Job(
             generation=generation,
@@ -208,6 +208,20 @@ def test_an_error_is_said_and_nothing_goes_on(theatre):
     assert isinstance(failed, Failed)
     assert "invalid literal for int()" in str(failed.error)
     assert "Traceback" in failed.traceback
+    assert not one.stage.busy
+
+
+def too_long(messages):
+    raise MemoryError("too many messages")
+
+
+def test_memory_that_runs_out_in_a_step_is_said(theatre):
+    one = theatre(environment=Countdown, history=too_long)
+    one.take(0, 1)
+    one.stage.step()
+    (failed,) = one.said
+    assert (type(failed.error), str(failed.error)) == (MemoryError, "too many messages")
+    assert "in too_long" in failed.traceback
     assert not one.stage.busy
 
 

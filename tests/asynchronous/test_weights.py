@@ -49,6 +49,11 @@ def test_the_layout_is_the_one_by_hand():
     assert layout.stride % ALIGNED == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory of no file system that is a disk")
+def test_the_memory_is_taken_before_it_is_written(shared):
+    assert os.fstat(shared.descriptor).st_blocks * 512 >= shared.layout.size
+
+
 def test_slots_are_apart_and_the_frozen_are_written_once(shared):
     for slot in range(3):
         shared.write(slot, times(slot + 1), frozen=slot == 0)
