@@ -3,7 +3,7 @@
 Weights are kept by a callback after each optimizer step; the log-probabilities of the engine are compared with a plain
 forward pass of a model that is loaded with them, and the version that each turn names with the step.
 
-Mutations seen red: the slot of another generation; weights put into their slot after the next step; a version one step off.
+Mutations seen red: the slot of another generation.
 """
 
 import pytest

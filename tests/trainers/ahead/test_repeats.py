@@ -2,6 +2,9 @@
 
 The definition is ``tools.InTurn``: the same policy, engine and data loader in one process, with weights kept for each
 generation. Compared are weights, critic, optimizer, scheduler, log, trajectories on disk, sampled ids and versions.
+
+Mutations seen red: parameters that are trained are not in the process that plays; a version one step off; a generation
+begun one too late.
 """
 
 import pytest

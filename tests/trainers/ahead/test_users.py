@@ -1,7 +1,6 @@
 """Ways in which users build, call and change a trainer, with ``max_staleness``: the same run as in turn, or a sentence.
 
-Mutations seen red: ``_step`` not set back by a second ``train``; a generation that cannot be begun ends the process; the
-data loader's tasks not compared.
+Mutations seen red: ``_step`` not set back by a second ``train``; the data loader's tasks not compared.
 """
 
 import datetime

@@ -207,9 +207,10 @@ def test_a_missing_state_file_plays_the_generation_again_with_a_warning(tmp_path
 
 
 @pytest.mark.slow
-def test_killed_runs_go_on_as_if_nothing_had_been(capsys):
-    report, status = main(["--kills", "4", "--kinds", "ppo-lora"])
+@pytest.mark.parametrize(("kind", "kills"), [("ppo-lora", 4), ("ahead", 3)])
+def test_killed_runs_go_on_as_if_nothing_had_been(capsys, kind, kills):
+    report, status = main(["--kills", str(kills), "--kinds", kind])
     assert status == 0, capsys.readouterr().out
-    assert report["kills"] == 4
+    assert report["kills"] == kills
     assert report["differ"] == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == report
