@@ -193,7 +193,7 @@ def test_the_oldest_goes_first(theatre):
     one.play()
     assert [m.generation for m in one.said if isinstance(m, Played)] == [4, 5]
     finished = [m.finished for m in one.said if isinstance(m, Progress)]
-    assert sum(finished) == 8
+    assert sum(finished) == 16
 
 
 def test_an_error_is_said_and_nothing_goes_on(theatre):
