@@ -35,7 +35,7 @@ from agentic_trl.trainers.model.probe_checks import (
     choose_head,
 )
 from agentic_trl.trainers.model.vocabulary import probe_ids
-from agentic_trl.trainers.ranks.sharded import gathered
+from agentic_trl.trainers.ranks.sharded import gathered, is_placed
 from agentic_trl.types import TokenBatch
 
 logger = logging.getLogger(__name__)
@@ -57,14 +57,15 @@ class Findings:
 def probe_run(trainer: Host) -> None:
     """Check a trainer's models, once, and choose how they are sampled and scored.
 
-    All ranks call it together; they take the same choices.
+    All ranks call it together; they take the same choices. Before it is placed on the ranks, a policy is sampled and no more:
+    TRL's fused head asks each parameter for its shards as soon as ZeRO-3 is set up. The rest is checked when it is.
 
     Raises:
         ValueError: On every rank, if a model cannot be sampled or trained right on one of them.
     """
     if trainer.probed:
         return
-    trainer.probed = True
+    trainer.probed = is_placed(trainer)
     if not trainer.args.engine_probe:
         logger.warning(
             "engine_probe=False: nobody checks that %s samples, scores and trains one distribution. "
@@ -73,7 +74,8 @@ def probe_run(trainer: Host) -> None:
         )
         return
     found = _agree(lambda: _check_policy(trainer))
-    found = _agree(lambda: _check_others(trainer, found))
+    if trainer.probed:
+        found = _agree(lambda: _check_others(trainer, found))
     assert trainer.rollouts is not None
     trainer.head = found.head
     trainer.rollouts.cache = found.cache
@@ -142,6 +144,8 @@ def _check_policy(trainer: Host) -> Findings:
         if not trainer.args.use_vllm:
             pad_id, tolerance = trainer._tokenizer.pad_token_id, _tolerance(trainer)
             cache = choose_cache(model, ids=ids, pad_id=pad_id, tolerance=tolerance).kind
+        if not is_placed(trainer):
+            return Findings(cache=cache, head=HeadUse())
         logits = plain_logits(model, rows)
         expected = plain_scores(logits, rows, temperature=trainer.temperature)
         head = choose_head(model, batch, expected, **how)

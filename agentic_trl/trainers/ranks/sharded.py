@@ -39,10 +39,15 @@ def is_sharded(model: nn.Module) -> bool:
     return units or any(hasattr(one, "ds_id") for one in model.parameters())
 
 
+def is_placed(trainer: GRPOTrainer) -> bool:
+    """Return whether a policy is as it is trained: with FSDP2 and ZeRO it is prepared when training begins."""
+    waits = trainer.model_wrapped is trainer.model and not isinstance(trainer.model, FSDPModule)
+    return not (waits and in_step(trainer.accelerator))
+
+
 def place(trainer: GRPOTrainer) -> None:
     """Put a policy that is not sharded yet, before training, on this rank's device."""
-    waits = trainer.model_wrapped is trainer.model and not isinstance(trainer.model, FSDPModule)
-    if in_step(trainer.accelerator) and waits:
+    if not is_placed(trainer):
         trainer.model.to(trainer.accelerator.device)
 
 
