@@ -202,7 +202,7 @@ class Ahead:
             )
         calls = trainer.state.max_steps * trainer.args.gradient_accumulation_steps
         self._player = Player(self._start)
-        self._versions.open(self._player)
+        self._versions.bind(self._player)
         self._pipeline = Pipeline(
             self._player,
             staleness=trainer.args.max_staleness,

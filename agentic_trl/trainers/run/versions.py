@@ -33,7 +33,7 @@ class Versions(Protocol):
         """Where the process of this rank computes; ``None`` if it does not."""
         ...
 
-    def open(self, player: Player) -> None:
+    def bind(self, player: Player) -> None:
         """Learn who plays, before anything is published.
 
         Args:
@@ -94,7 +94,7 @@ class LocalVersions:
         mine: str = each[accelerator.local_process_index % len(each)]
         return mine.strip()
 
-    def open(self, player: Player) -> None:
+    def bind(self, player: Player) -> None:
         """Do nothing: a slot is free when it is written."""
 
     def publish(self, slot: int) -> None:
@@ -152,7 +152,7 @@ class ServerVersions:
         """
         self._trainer = trainer
 
-    def open(self, player: Player) -> None:
+    def bind(self, player: Player) -> None:
         """Let nobody, evaluation included, change the server's weights while a generation is being played."""
         self._trainer.vllm_generation.settle = player.settle
 
