@@ -214,7 +214,7 @@ CASES = [
     ),
     ({"vllm_importance_sampling_clip_max": 5.0}, "; `sampler_correction` acts with every engine"),
     ({"method": "ppo", "share_prefixes": True}, "share_prefixes=True: got a trainer with a critic"),
-    ({"flat_groups": "refill", **STALE}, "flat_groups='refill' with max_staleness=1: which groups"),
+    ({"flat_groups": "refill", **STALE}, "flat_groups='refill' with max_staleness=2: which groups"),
     (
         {"rollout_device": "cpu"},
         "rollout_device='cpu' is that of the process that plays ahead, got max",
