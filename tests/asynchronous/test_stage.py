@@ -76,7 +76,7 @@ class Theatre:
         manager = RolloutManager(**self.arguments)
         starts = [
             manager.start({"seed": 10 * generation + n}, group=n, member=0, seed=(generation, n))
-            for n in range(4)
+            for n in range(6)
         ]
         return Job(
             generation=generation,
@@ -191,7 +191,7 @@ def test_the_oldest_goes_first(theatre):
     one.play()
     assert [m.generation for m in one.said if isinstance(m, Played)] == [4, 5]
     finished = [m.finished for m in one.said if isinstance(m, Progress)]
-    assert sum(finished) == 8
+    assert sum(finished) == 12
 
 
 def test_an_error_is_said_and_nothing_goes_on(theatre):
