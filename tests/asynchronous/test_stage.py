@@ -1,8 +1,8 @@
 """What the process does with its generations: each plays as if it were alone, the oldest first, and says so without waiting.
 
 Mutations seen red: one manager for all generations; the youngest first; permits of each manager's own; an error that begins
-a job ends the process; what cannot be built unsaid where a job came at once; messages sent by the thread that plays;
-``collecting`` without the moment after an answer's arrival is the same, and is not here.
+a job not said; others going on after one; what cannot be built unsaid where jobs came at once; messages sent by the thread
+that plays; all weights taken for frozen, which rounds otherwise.
 """
 
 import multiprocessing

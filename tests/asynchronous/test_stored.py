@@ -1,7 +1,7 @@
 """Trajectories in a checkpoint: what comes back is what went in, and no code runs.
 
-Mutations seen red: tasks kept; turns left as dictionaries; tuples made lists; faults lost; the environment kept; numpy's
-numbers kept.
+Mutations seen red: turns left as dictionaries; tuples made lists; faults lost; the environment kept; numpy's numbers kept; the
+reason of the end a text.
 """
 
 import dataclasses
