@@ -1,7 +1,7 @@
 """Models without their weights: names, tied weights, adapters, classes of the script, and what cannot be sent.
 
 Mutations seen red: names with their wrappers; weights sent along; tied weights made twice; training mode kept; all
-weights frozen; an error of pickle's own.
+weights frozen; an error of pickle's own; parameters of other classes taken for plain ones.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """Trajectories in a checkpoint: what comes back is what went in, and no code runs.
 
-Mutations seen red: tasks kept; turns left as dictionaries; tuples made lists; faults lost; the environment kept; numpy's
-numbers kept.
+Mutations seen red: turns left as dictionaries; tuples made lists; faults lost; the environment kept; numpy's numbers kept; the
+reason of the end a text.
 """
 
 import dataclasses
@@ -65,6 +65,7 @@ def test_what_comes_back_went_in(kind, tmp_path):
     assert isinstance(back.turns, tuple)
     assert all(type(a) is type(b) for a, b in zip(back.turns, played.turns, strict=True))
     assert back.environment is None
+    assert plain[0]["task"] == {}
     assert to_plain([back]) == plain  # a checkpoint of what a checkpoint kept
     if kind == "faults":
         assert len(back.faults) == 1

@@ -1,7 +1,7 @@
 """Weights of several versions in shared memory: where they lie, what is written when, and that nothing stays.
 
-Mutations seen red: frozen weights in each slot; written each time; a stride of one byte too few; places not aligned; the
-precision forgotten; the descriptor left open; memory that is promised and not taken.
+Mutations seen red: frozen weights in each slot; written each time; a stride too short; places not aligned; the precision
+forgotten; the descriptor left open, after a failure, too.
 """
 
 import gc
