@@ -115,7 +115,7 @@ CASES = {
 }
 BOTH = ("planpo", "steppo-adapter", "epochs")
 """Played at S = 1, too."""
-FAST = [("grpo", 2), ("threads", 2), ("steppo-adapter", 1)]
+FAST = [("grpo", 2), ("threads", 2)]
 RUNS = [(name, 2) for name in CASES] + [(name, 1) for name in BOTH]
 
 
