@@ -69,7 +69,9 @@ def unpack(
         return made[name]
 
     model = _Unpickler(io.BytesIO(packed), parameter).load()
-    return model.to(device).eval()
+    where = torch.device(device)
+    # "cpu:0", as Accelerate says under DeepSpeed, is another device to PyTorch, which copies.
+    return model.to("cpu" if where.type == "cpu" else where).eval()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
