@@ -22,7 +22,7 @@ from agentic_trl.trainers.config.off_policy import (
 from agentic_trl.trainers.config.off_policy_checks import off_policy_problems
 from tests.tiny import make_args
 
-VLLM = {"rollout_engine": "vllm"}
+VLLM = {"rollout_engine": "vllm", "vllm_mode": "server"}
 STALE = {"max_staleness": 1}
 TRL = Correction("sequence_mask", None, 3.0)
 """What TRL's defaults mean."""
