@@ -2,7 +2,8 @@
 
 Mutations seen red, with stage 3: nothing gathered, in rollouts, for the reference or for its copy; the hook left in which ranks compare
 their passes; loss divided by the accumulation; a step in each backward, or in none of the next step; the skipped step
-not asked for; a reference without an engine; ranks that go two ways in the head; unequal numbers of micro-batches.
+not asked for; a reference without an engine; ranks that go two ways in the head; unequal numbers of micro-batches; an
+output layer that is chosen before the policy is placed.
 """
 
 from functools import partial
