@@ -31,12 +31,19 @@ class Timed(AgenticGRPOTrainer):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         """Build a trainer with a clock."""
         self.clock, self.waits, self.updates = Clock(), list[float](), list[float]()
+        self._waited = 0.0
         super().__init__(*arguments, callbacks=[self.clock], **more)
 
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
         began = perf_counter()
+        played = super()._generate_and_score_completions(inputs)
+        self._waited = perf_counter() - began
+        return played
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        self._waited = 0.0
         found = super()._prepare_inputs(generation_batch)
-        self.waits.append(perf_counter() - began)
+        self.waits.append(self._waited)
         return found
 
     def training_step(self, *arguments: Any, **more: Any) -> Any:
@@ -61,7 +68,8 @@ class Timed(AgenticGRPOTrainer):
 def seconds_of(
     clock: list[float], waits: list[float], updates: list[float], *, steps: int, staleness: int
 ) -> dict[str, float]:
-    """Return the seconds of steady generations: the first S + 1, whose weights are the initial ones, are left out.
+    """Return the seconds of steady generations: the first S + 1, whose weights are the initial ones, are left out, and so are
+    the last S, while which nothing new is begun.
 
     With S + 1 generations in flight several may be trained at once after a long wait. A period is therefore
     that of S + 1 generations, and waits are averaged.
@@ -77,12 +85,12 @@ def seconds_of(
         ``generation``, median over the ends that lie S + 1 generations apart of their distance, over S + 1; ``waiting``, mean of
         a generation; ``update``, median of an optimizer step.
     """
-    first = staleness + 1
-    ends = clock[steps - 1 :: steps][staleness:]
+    first, last = staleness + 1, len(clock) // steps - staleness
+    ends = clock[steps - 1 :: steps][staleness:last]
     periods = [(end - begin) / first for begin, end in zip(ends, ends[first:], strict=False)]
-    kept = waits[first * steps :]
+    kept = waits[first * steps : last * steps]
     return {
         "generation": median(periods),
         "waiting": steps * fmean(kept),
-        "update": median(updates[first * steps :]),
+        "update": median(updates[first * steps : last * steps]),
     }

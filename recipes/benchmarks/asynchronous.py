@@ -1,10 +1,10 @@
-"""Generations a second with ``max_staleness`` against the same cores without.
+"""Generations a second with ``max_staleness`` and without.
 
     python recipes/benchmarks/asynchronous.py [--staleness 0 1 2 4] [--repeat 2] [--mean .1] [--sigma 1]
     python recipes/benchmarks/asynchronous.py --model PATH [--repeat 2] [--full] [--episodes 4] [--turns 2] [--tokens 32]
 
 Without ``--model`` the tiny policy plays FrozenLake whose steps sleep (``recipes/sleeping_lake.py``), a worker for each
-episode in flight, one thread for each process: what waits for environments, not for cores.
+episode in flight, one thread for each process: what waits for environments, not for cores. S = 0 with a second thread is there, too, since with S above 0 there are two processes.
 
 With it (SmolLM2-135M of ``recipes/get_smollm2.py``, LoRA unless ``--full``) both rollout and update need cores. Arms:
 
@@ -131,9 +131,10 @@ def arms_that_sleep(options: argparse.Namespace) -> list[Arm]:
     numbers = chosen(options, episodes=32, turns=12, tokens=40, generations=15)
     lake = {"mean": options.mean, "sigma": options.sigma}
     wanted = options.staleness or [0, 1, 2, 4]
-    return [
+    arms = [
         Arm(name=f"S = {one}", staleness=one, lake=lake, **numbers) for one in sorted({0, *wanted})
     ]
+    return [*arms, Arm(name=TWO, threads=2, lake=lake, **numbers)]
 
 
 TWO, ONE, RANKS = "S = 0, two threads", "S = 0, one thread", "S = 0, two ranks"

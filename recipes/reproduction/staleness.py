@@ -1,11 +1,11 @@
 """Makes the records of the table "Episodes of an older policy": ``max_staleness`` with and without what is to help.
 
-    python recipes/reproduction/staleness.py [--processes 2] [--seeds 0 1 2] [--only grpo:0 grpo:2:uncorrected ...]
+    python recipes/reproduction/staleness.py [--seeds 0 1 2] [--only grpo:0 grpo:2:uncorrected ...]
 
 FrozenLake with the embedded tiny policy and steps that sleep (``recipes/sleeping_lake.py``); ``recipes/staleness_arms.py``
 says what each run sets. Runs that have a record are left out, so that it can be cut anywhere and started again (move
-``recipes/results/staleness.jsonl`` away to repeat all). A run is a process of its own with one thread, and takes
-less than a minute of a core. Seconds are to be compared between runs of ``--processes 1``.
+``recipes/results/staleness.jsonl`` away to repeat all). A run is a process of one thread, with S above 0 two,
+and takes about a minute. Several side by side (``--processes``) make seconds that cannot be compared.
 Afterwards ``python recipes/tables.py`` writes the table.
 
 A record holds, besides what those of the recipes do, the ``arm``, its ``setting``, ``clock`` (seconds since the start of
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 def main() -> None:
     """Run what is missing; leave with code 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--processes", type=int, default=2, help="runs side by side")
+    parser.add_argument("--processes", type=int, default=1, help="runs side by side")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--only", nargs="+", choices=[one.name for one in ARMS], metavar="ARM")
     parser.add_argument("--dry", action="store_true", help="print what is missing alone")

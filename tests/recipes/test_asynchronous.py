@@ -36,6 +36,7 @@ def test_arms_that_sleep_are_told_against_none(script, monkeypatch, tmp_path):
     assert [(one.name, one.staleness, one.threads) for one in arms] == [
         ("S = 0", 0, 1),
         ("S = 2", 2, 1),
+        ("S = 0, two threads", 0, 2),
     ]
     args = script.configuration(arms[0], str(tmp_path))
     assert args.environment_kwargs == {"mean": 0.5, "sigma": 1.0}
