@@ -68,9 +68,9 @@ class Timed(AgenticGRPOTrainer):
 def seconds_of(
     clock: list[float], waits: list[float], updates: list[float], *, steps: int, staleness: int
 ) -> dict[str, float]:
-    """Return the seconds of steady generations: the first S + 1, whose weights are the initial ones, are left out, and so are
-    the last S, while which nothing new is begun.
+    """Return the seconds of steady generations: without the first S + 1 and the last S.
 
+    The weights of the first are the initial ones; while the last are trained, nothing new is begun.
     With S + 1 generations in flight several may be trained at once after a long wait. A period is therefore
     that of S + 1 generations, and waits are averaged.
 

@@ -108,7 +108,7 @@ def test_the_mark_by_hand(script):
 
 
 def test_arms_take_turns_and_medians_are_told(script, monkeypatch, capsys):
-    order, taken = [], iter([4.0, 2.0, 8.0, 1.0, 6.0, 3.0])
+    order, taken = [], iter([4.0, 2.0, 4.0, 8.0, 1.0, 4.0, 6.0, 3.0, 4.0])
 
     def start(arm):
         order.append(arm.staleness)
@@ -119,10 +119,11 @@ def test_arms_take_turns_and_medians_are_told(script, monkeypatch, capsys):
         sys, "argv", ["asynchronous.py", "--staleness", "1", "--repeat", "3", "--episodes", "12"]
     )
     script.main()
-    assert order == [0, 1, 0, 1, 0, 1]
+    assert order == [0, 1, 0] * 3
     printed = capsys.readouterr().out.splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in printed if "| S = " in line]
-    assert rows == [["S = 0", "2", "1"], ["S = 1", "6", "3"]]  # medians 6 and 2
+    two = ["S = 0, two threads", "3", "1.5"]
+    assert rows == [["S = 0", "2", "1"], ["S = 1", "6", "3"], two]  # medians 6, 2 and 4
     last = json.loads(printed[-1])
     assert [one["generation"] for one in last["measured"]["S = 1"]] == [2.0, 1.0, 3.0]
 
