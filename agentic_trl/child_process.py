@@ -23,6 +23,7 @@ GRACE = 5.0
 LOOK = 0.5
 """Seconds between two looks at whether a process that says nothing is there."""
 
+# With -P a module of the standard library is not looked for in the working directory.
 _PROGRAM = (
     "import json, pkgutil, sys; sys.path[:] = json.loads(sys.argv[2]);"
     "from agentic_trl.group_end import end_together; end_together(int(sys.argv[1]));"
@@ -50,7 +51,7 @@ class ChildProcess:
         path = json.dumps([str(one) for one in sys.path])
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), path, function],
+                [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), path, function],
                 pass_fds=[theirs.fileno(), *descriptors],
                 stdin=subprocess.DEVNULL,
                 cwd=folder,

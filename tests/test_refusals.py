@@ -214,6 +214,10 @@ CASES = [
     ),
     ({"vllm_importance_sampling_clip_max": 5.0}, "; `sampler_correction` acts with every engine"),
     ({"method": "ppo", "share_prefixes": True}, "share_prefixes=True: got a trainer with a critic"),
+    (
+        {"ignore_data_skip": True, **STALE},
+        "ignore_data_skip=True with max_staleness=2: tasks that are",
+    ),
     ({"flat_groups": "refill", **STALE}, "flat_groups='refill' with max_staleness=2: which groups"),
     (
         {"rollout_device": "cpu"},

@@ -19,12 +19,14 @@ from typing import Any
 
 import cloudpickle
 import torch
+from accelerate.utils import set_seed
 from accelerate.utils.operations import convert_outputs_to_fp32
 
 from agentic_trl.asynchronous.messages import END, Failed, Job, Message, Played, Progress, Setup
 from agentic_trl.asynchronous.skeleton import named_weights, unpack
 from agentic_trl.asynchronous.weights import SharedWeights, mark_of
 from agentic_trl.child_process import parents_end
+from agentic_trl.process_settings import SETTINGS
 from agentic_trl.rollout.collect import Collecting
 from agentic_trl.rollout.manager import RolloutManager
 
@@ -51,6 +53,12 @@ def serve(descriptor: int) -> None:
         try:
             stage = Stage(pickle.loads(connection.recv_bytes()), say)
         except Exception as error:
+            if isinstance(error, ImportError):
+                error.add_note(
+                    "The process that plays episodes (max_staleness > 0) imports modules by name, from the directories that sys.path "
+                    "had when the run started. Put the module where it is found by its name (no relative path, no loading by a "
+                    "path), or define the class in the script."
+                )
             say(Failed(error=error, traceback=traceback.format_exc()))
             while connection.recv_bytes() != END:
                 pass  # jobs, until the trainer has read why not, and ends this
@@ -104,6 +112,12 @@ class Stage:
         """
         torch.set_num_threads(setup.threads)
         torch.set_grad_enabled(False)
+        for name, value in setup.settings.items():
+            SETTINGS[name][1](value)
+        set_seed(setup.seed)
+        device = torch.device(setup.device)
+        if device.type != "cpu" and device.index is not None:
+            torch.accelerator.set_device_index(device.index)
         self._setup = setup
         self._say = say
         workers = max(setup.manager["settings"].env_workers, 1)
@@ -115,12 +129,19 @@ class Stage:
         ]
         self._models: list[Any] = [None] * setup.slots
         self._versions: list[int | None] = [None] * setup.slots
+        self._trained = [] if setup.layout is None else setup.layout.trained
         if setup.layout is not None and setup.model is not None:
             self._weights = SharedWeights(setup.layout, setup.descriptor)
-            self._models = [self._model(setup.model, slot) for slot in range(setup.slots)]
+            for slot in range(setup.slots):
+                self._models[slot] = self._model(setup.model, slot)
         for manager in self._managers:
             manager.cache = setup.cache  # type: ignore[assignment]
         self._open: dict[int, _Generation] = {}
+
+    @property
+    def _away(self) -> bool:
+        """Whether the models are elsewhere than in the memory that is shared."""
+        return torch.device(self._setup.device).type != "cpu"
 
     @property
     def busy(self) -> bool:
@@ -178,12 +199,17 @@ class Stage:
 
     def _model(self, packed: bytes, slot: int) -> Any:
         setup = self._setup
-        model = unpack(packed, self._weights.read(slot), device=setup.device)
+        weights = self._weights.read(slot)
+        if slot and self._away:  # what is not trained is there once
+            first = dict(named_weights(self._models[0]))
+            weights |= {n: first[n].detach() for n in weights.keys() - set(self._trained)}
+        model = unpack(packed, weights, device=setup.device)
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(setup.mixed_precision)
         if dtype is not None:  # as Accelerate wraps the model that is trained
             kind = torch.device(setup.device).type
-            cast = torch.autocast(kind, dtype)(model.forward.__func__)
-            model.forward = MethodType(convert_outputs_to_fp32(cast), model)
+            forward = getattr(model.forward, "__func__", model.forward)
+            cast = convert_outputs_to_fp32(torch.autocast(kind, dtype)(forward))
+            model.forward = cast if forward is model.forward else MethodType(cast, model)
         return model
 
     def _load(self, job: Job) -> None:
@@ -192,16 +218,16 @@ class Stage:
         Raises:
             RuntimeError: If the model that would play has others than the trainer published.
         """
-        layout, model = self._setup.layout, self._models[job.slot]
-        if layout is None:
+        model = self._models[job.slot]
+        if model is None:
             return
-        away = torch.device(self._setup.device).type != "cpu"
-        if away and self._versions[job.slot] != job.version:
+        named = dict(named_weights(model))
+        if self._away and self._versions[job.slot] != job.version:
             shared = self._weights.read(job.slot)
-            for name, parameter in named_weights(model):
-                parameter.copy_(shared[name])
+            for name in self._trained:
+                named[name].copy_(shared[name])
             self._versions[job.slot] = job.version
-        if mark_of(dict(named_weights(model)), layout.trained) != job.mark:
+        if mark_of(named, self._trained) != job.mark:
             raise RuntimeError(
                 f"The {type(model).__name__} that plays generation {job.generation} ahead has other weights than the trainer has "
                 f"published after {job.version} optimizer steps: something in its class keeps copies of parameters. Set "

@@ -1,7 +1,7 @@
 """What the trainer and the process that plays episodes say to each other."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentic_trl.asynchronous.weights import Layout
@@ -20,6 +20,10 @@ class Setup:
     """Arguments of its rollout managers."""
     threads: int
     """Threads that it computes with."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Values of ``process_settings.SETTINGS`` that the trainer has."""
+    seed: int = 0
+    """Seed of the global random generators, which nothing of ours draws from."""
     device: str = "cpu"
     """Where it computes."""
     mixed_precision: str = "no"

@@ -7,6 +7,7 @@ before it finishes anything ends the run, with how it ended.
 
 import logging
 import pickle
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from select import select
@@ -46,18 +47,22 @@ class Channel(Protocol):
 class ProcessChannel:
     """A real one."""
 
-    def __init__(self, setup: bytes, *, descriptors: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, setup: bytes, *, descriptors: tuple[int, ...] = (), managers: int = 1
+    ) -> None:
         """Start the process.
 
         Args:
             setup: A pickled ``Setup``.
             descriptors: Open files that it shares.
+            managers: Number of its rollout managers, which close their environments one after the other.
 
         Raises:
             OSError: If it cannot be started.
         """
         self._child = ChildProcess("agentic_trl.asynchronous.child:serve", descriptors=descriptors)
         self.pid = self._child.pid
+        self._managers = managers
         try:
             self._send(setup)
         except BaseException:  # an interrupt of the keyboard
@@ -78,13 +83,27 @@ class ProcessChannel:
         writable = select([], [self._child.connection], [], 0.0)[1]
         if writable:  # else an interrupt came while a job was being sent
             self._send(END)
-            self._child.ends_within(2 * GRACE)  # environments have GRACE to close themselves
+            # The environments of each generation have GRACE to close themselves.
+            self._child.ends_within((self._managers + 1) * GRACE)
         self._child.close()
         return f"exit code {self._child.exit_code}"
 
     def _send(self, message: bytes) -> None:
         with suppress(OSError):
             self._child.connection.send_bytes(message)
+
+
+def _advice(how: str) -> str:
+    """Return what to do about a process that ended again and again."""
+    if how.endswith(f" {-signal.SIGKILL}"):
+        return (
+            "That is what the kernel sends where memory runs out: take fewer episodes in flight (engine_slots), a lower "
+            "max_staleness, or max_staleness=0."
+        )
+    return (
+        "Look at what it printed: something in it ends the process, an environment perhaps. Mend that, let environments live in "
+        "processes of their own (env_workers, env_worker_kind='process'), or set max_staleness=0."
+    )
 
 
 class Player:
@@ -130,12 +149,17 @@ class Player:
             progress: Called with turns taken and episodes finished, those of before included.
 
         Raises:
-            RuntimeError: If the process dies again and again.
+            RuntimeError: If the process dies again and again, or the generation was taken before.
         """
         while True:
             progress(*self._news.pop(generation, (0, 0)))
             if generation in self.played:
                 return self.played.pop(generation)
+            if generation not in self._open:
+                raise RuntimeError(
+                    f"Generation {generation} was taken before, and is played once (max_staleness > 0). Call what plays a generation "
+                    "once, or set max_staleness=0."
+                )
             self._read()
 
     def settle(self) -> None:
@@ -191,8 +215,7 @@ class Player:
         if self._deaths >= MOST_DEATHS:
             raise RuntimeError(
                 f"The process that plays episodes (max_staleness > 0) ended with {how}, {self._deaths} times without "
-                "finishing a generation. Look at what it printed; -9 is what the kernel sends where memory runs out: take "
-                "fewer episodes in flight (engine_slots), a lower max_staleness, or max_staleness=0."
+                f"finishing a generation. {_advice(how)}"
             )
         logger.warning(
             "The process that plays episodes ended with %s; it is started again, and plays what it had not finished.",

@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
         return value.value
     if type(value) in PLAIN:
         return value
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and type(value.item()) in PLAIN:
         return value.item()
     if isinstance(value, Mapping):
         return {_plain(key): _plain(one) for key, one in value.items()}

@@ -18,6 +18,11 @@ def off_policy_problems(config: GRPOConfig) -> list[str]:
         config: The configuration, its engine settled.
     """
     problems, chosen = [], correction_of(config)
+    if config.max_staleness and config.ignore_data_skip:
+        problems.append(
+            f"ignore_data_skip=True with max_staleness={config.max_staleness}: tasks that are played ahead are those of the optimizer "
+            "step, which a resumed run's data loader has to be at, too. Set ignore_data_skip=False, or max_staleness=0."
+        )
     if config.old_logprobs == "sampler" and chosen is not None:
         problems.append(
             f"old_logprobs='sampler' with sampler_correction={config.sampler_correction!r}: the correction is the ratio of the "

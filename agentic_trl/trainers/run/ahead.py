@@ -13,12 +13,14 @@ from time import monotonic
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import torch
 
 from agentic_trl.asynchronous.messages import Job
 from agentic_trl.asynchronous.pipeline import Pipeline
 from agentic_trl.asynchronous.player import Player, ProcessChannel
 from agentic_trl.asynchronous.stored import from_plain, to_plain
+from agentic_trl.process_settings import SETTINGS
 from agentic_trl.progress_bar import RolloutBar
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.config.progress import (
@@ -33,6 +35,9 @@ from agentic_trl.trainers.run.versions import versions_of
 from agentic_trl.types import Trajectory
 
 logger = logging.getLogger(__name__)
+
+OWN_SETTINGS = ("torch.set_grad_enabled", "torch.set_num_threads")
+"""Settings of ``process_settings`` that the process does not take over."""
 
 
 def play_generation(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> Sequence[Trajectory]:
@@ -73,14 +78,18 @@ def playing_ahead(trainer: Host) -> Iterator[None]:
         trainer.ahead.close()
 
 
-def _refuse_unsendable(manager: Mapping[str, Any]) -> None:
+def _refuse_unsendable(manager: Mapping[str, Any], task: object) -> None:
     """Refuse what cannot be sent to a process, by name.
 
     Raises:
         TypeError: If something cannot.
     """
-    parts = {f"environment {name!r}": spec for name, spec in manager["specs"].items()}
+    parts = {
+        f"environment {name!r}" if name else "environment": spec
+        for name, spec in manager["specs"].items()
+    }
     parts |= {"history": manager["settings"].history, "tokenizer": manager["tokenizer"]}
+    parts |= {"first task of the data set": task}
     for name, part in parts.items():
         try:
             cloudpickle.dumps(part)
@@ -90,6 +99,19 @@ def _refuse_unsendable(manager: Mapping[str, Any]) -> None:
                 f"({type(error).__name__}: {error}). Build what cannot be pickled inside the environment, or set "
                 "max_staleness=0."
             ) from error
+
+
+def _content(value: Any) -> Any:
+    """Return a value of a row in a form that can be compared: arrays by their bytes, and NaN equal to itself."""
+    if isinstance(value, Mapping):
+        return {key: _content(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_content(one) for one in value]
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().float().numpy()
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str, value.tobytes()
+    return "nan" if isinstance(value, float) and value != value else value
 
 
 class Ahead:
@@ -112,7 +134,7 @@ class Ahead:
                 "process that plays ahead, and a checkpoint cannot keep them. Let the environment say what the function needs "
                 "(its score, `success`, its messages), or set max_staleness=0."
             )
-        _refuse_unsendable(manager)
+        _refuse_unsendable(manager, trainer.train_dataset[0])
         self._trainer = trainer
         self._manager = manager
         self._versions = versions_of(trainer)
@@ -187,7 +209,7 @@ class Ahead:
             self._player.close()
         self._versions.close()
         self._pipeline = None
-        self._kept = {}
+        self._kept, self._orders = {}, {}
 
     def _open(self) -> Pipeline:
         """Check the model and start the process."""
@@ -219,6 +241,8 @@ class Ahead:
             "slots": self._trainer.args.max_staleness + 1,
             "manager": self._manager,
             "threads": self._threads,
+            "settings": {n: read() for n, (read, _) in SETTINGS.items() if n not in OWN_SETTINGS},
+            "seed": self._trainer.args.seed,
         }
         return self._versions.start(common)
 
@@ -252,11 +276,7 @@ class Ahead:
         Raises:
             RuntimeError: If its tasks are others.
         """
-        try:
-            same = list(given) == list(played)
-        except ValueError:  # arrays, whose comparison is no answer
-            return
-        if not same:
+        if [_content(one) for one in given] != [_content(one) for one in played]:
             raise RuntimeError(
                 "The data loader gave other tasks than the sampler's order has at this place, and the sampler's were played "
                 "ahead (max_staleness > 0). Leave `get_train_dataloader` and the sampler as they are and see that a row of "

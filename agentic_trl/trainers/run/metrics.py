@@ -68,7 +68,7 @@ def log_texts(
             episodes have none, and the table says NaN. Episodes that were played anew stand there as they were played
             first, with the advantage 0 of their group.
     """
-    replaced = trainer.replaced if sets else {}
+    replaced = getattr(trainer, "replaced", {}) if sets else {}
     sums = [[0.0, 0] for _ in trajectories]
     for row in (row for one in sets for row in one.rows):
         sums[row.trajectory][0] += float(row.token_advantage.sum())

@@ -24,7 +24,8 @@ REFERENCE = "reference.pt"
 class EpochSampler(RepeatSampler):
     """TRL's sampler with an order that depends on the seed and the epoch alone.
 
-    A resumed run so sees the tasks of its epoch in the order of the uninterrupted run.
+    The epoch is that of the optimizer step, whatever a checkpoint of other batches or another data set says. A resumed run so
+    sees the tasks of its epoch in the order of the uninterrupted run.
     """
 
     trainer: Host
@@ -39,7 +40,8 @@ class EpochSampler(RepeatSampler):
 
     def __iter__(self) -> Iterator[int]:
         """Yield task indices of the current epoch, each ``num_generations`` times side by side."""
-        yield from self.of_epoch(int(self.trainer.state.epoch or 0))
+        per_epoch = self.num_samples // self.batch_size * calls_per_generation(self.trainer)
+        yield from self.of_epoch(calls_done(self.trainer) // max(per_epoch, 1))
 
     def of_epoch(self, epoch: int) -> Iterator[int]:
         """Yield those of an epoch.
@@ -120,6 +122,18 @@ def load_state(trainer: Host, checkpoint: str | Path) -> None:
             ] or None
             if trainer.ahead is not None:
                 trainer.ahead.restore(state.get("ahead", {}))
+                _say_if_fresher(trainer, len(state.get("ahead", {})))
+
+
+def _say_if_fresher(trainer: Host, kept: int) -> None:
+    """Warn of generations that a checkpoint should have kept and has not."""
+    if trainer._step and kept < trainer.args.max_staleness:
+        logger.warning(
+            "The checkpoint keeps %d generations that were played ahead, and max_staleness=%d: those that are missing are "
+            "played by its weights, which are newer than an uninterrupted run's would be.",
+            kept,
+            trainer.args.max_staleness,
+        )
 
 
 def _stale(trainer: Host, state: dict[str, Any]) -> str:

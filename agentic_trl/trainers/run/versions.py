@@ -10,12 +10,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import cloudpickle
 import torch
+from torch import Tensor, nn
 
 from agentic_trl.asynchronous.messages import Setup
 from agentic_trl.asynchronous.player import Player, ProcessChannel
 from agentic_trl.asynchronous.skeleton import named_weights, pack
 from agentic_trl.asynchronous.weights import Layout, SharedWeights, mark_of
-from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.frozen_copy import independent_copy
 from agentic_trl.trainers.model.vllm import asks_server
 from agentic_trl.trainers.ranks.sharded import gathered, in_step
@@ -77,10 +78,12 @@ class LocalVersions:
             trainer: The trainer.
         """
         self._trainer = trainer
+        _require_device(self.device)
         named = dict(named_weights(trainer.model))
         self._names = frozenset(named)
         self._trained = {name for name, one in named.items() if one.requires_grad}
         self._packed = pack(independent_copy(trainer.model, shared=named.values()))
+        self._buffers = {n: b.clone() for n, b in _kept_buffers(trainer.model).items()}
         self._weights: SharedWeights | None = None
         self.mark: str | None = None
 
@@ -102,6 +105,7 @@ class LocalVersions:
         trainer = self._trainer
         with gathered(trainer.model_wrapped), torch.no_grad():
             model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+            self._refuse_changed(model)
             weights = {n: p.detach() for n, p in named_weights(model) if n in self._names}
             new = self._weights is None
             if self._weights is None:
@@ -127,13 +131,57 @@ class LocalVersions:
             descriptor=self._weights.descriptor,
             cache=self._trainer.rollouts.cache,
         )
-        return ProcessChannel(cloudpickle.dumps(setup), descriptors=(self._weights.descriptor,))
+        setup_, shared = cloudpickle.dumps(setup), (self._weights.descriptor,)
+        return ProcessChannel(setup_, descriptors=shared, managers=setup.slots)
+
+    def _refuse_changed(self, model: Model) -> None:
+        """Refuse a model that is not the one that was described, but for the weights that are trained.
+
+        Raises:
+            RuntimeError: If it is not.
+        """
+        named = {n: p for n, p in named_weights(model) if n in self._names}
+        changed = self._trained ^ {n for n, p in named.items() if p.requires_grad}
+        now = _kept_buffers(model)
+        changed |= {n for n, old in self._buffers.items() if not _same(old, now.get(n))}
+        if changed:
+            raise RuntimeError(
+                f"{', '.join(sorted(changed)[:3])} of the {type(model).__name__} changed what they are since the trainer was built "
+                "(requires_grad, or the numbers of a buffer): the process that plays ahead has them as they were then. Make the "
+                "change before the trainer is built, or set max_staleness=0."
+            )
 
     def close(self) -> None:
         """Give the memory away."""
         if self._weights is not None:
             self._weights.close()
         self._weights = None
+
+
+def _require_device(name: str | None) -> None:
+    """Refuse a GPU that is not there.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    device = torch.device(name or "cpu")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ValueError(
+            f"rollout_device: got {name!r}, expected a device of this machine, on which PyTorch sees {count} GPUs. Name another, or "
+            "leave it unset to take the trainer's."
+        )
+
+
+def _kept_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that a checkpoint has."""
+    named = dict(model.named_buffers())
+    return {name: named[name] for name in model.state_dict().keys() & named.keys()}
+
+
+def _same(old: Tensor, new: Tensor | None) -> bool:
+    """Whether a buffer has the same numbers, in another precision too."""
+    return new is None or torch.equal(old.to(new.device, new.dtype), new)
 
 
 class ServerVersions:

@@ -3,7 +3,7 @@
 Contract:
 
 - A group is flat if no episode of it that counts has a turn with an advantage off 0. The advantages are the method's
-  own, or those of the user's ``advantage_function``: PlanPO's groups of equal score are not flat while lengths differ. A
+  own, or those of the user's ``advantage_function``: PlanPO's groups of equal successes are not flat while lengths differ. A
   group of which no episode counts is flat; one with a single episode that counts is, where a method compares episodes.
 - A row whose advantages are all 0 has no part in the gradient of the clipped surrogate, whatever its ratios, its token
   weights and its correction are. ``computed_rows`` leaves it out of forward and backward passes, and of nothing else: it

@@ -104,7 +104,8 @@ def with_old_logprobs(trainer: Host, rows: Sequence[Row]) -> list[Row]:
             ]
     model.train(training)
     kept = {id(row) for row in computed}
-    return scored + [row for row in rows if id(row) not in kept]
+    left = [replace(row, old_logprob=row.sampling_logprob) for row in rows if id(row) not in kept]
+    return scored + left  # no update reads these, but the reference may
 
 
 def _score_with_reference(
