@@ -88,6 +88,14 @@ def test_one_that_dies_again_and_again_ends_the_run():
     assert [one.closed for one in channels] == [1] * MOST_DEATHS + [0]
 
 
+def test_a_generation_is_taken_once():
+    player = started(Scripted(played(0)))
+    player.play(job(0))
+    player.take(0)
+    with pytest.raises(RuntimeError, match="Generation 0 was taken before, and is played once"):
+        player.take(0)
+
+
 def test_a_finished_generation_makes_up_for_deaths(caplog):
     channels = [Scripted(*[played(n)] * (n in {2, 4})) for n in range(6)]
     player = started(*channels)

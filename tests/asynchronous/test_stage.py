@@ -44,7 +44,7 @@ def _gradients():
 class Theatre:
     """A stage with two slots of weights, and all that it has said."""
 
-    def __init__(self, tmp_path, environment=Unsteady, **knobs):
+    def __init__(self, tmp_path, environment=Unsteady, settings=None, **knobs):
         args = make_args(tmp_path, **knobs)
         self.arguments = {
             "specs": {"": resolve_environment(environment)},
@@ -66,6 +66,7 @@ class Theatre:
                 slots=2,
                 manager=self.arguments,
                 threads=1,
+                settings=settings or {},
                 model=pack(make_model(7)),
                 layout=layout,
                 descriptor=self.memory.descriptor,
@@ -321,3 +322,13 @@ def test_a_model_with_other_weights_than_were_published_does_not_play(theatre):
     assert str(failed.error).startswith(
         "The Qwen2ForCausalLM that plays generation 1 ahead has other weights than the trainer has published after 1 "
     )
+
+
+def test_settings_of_the_trainer_are_taken_over(theatre):
+    precision = torch.get_float32_matmul_precision()
+    assert precision == "highest"
+    try:
+        theatre(settings={"torch.set_float32_matmul_precision": "medium"})
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(precision)

@@ -177,6 +177,16 @@ def test_no_descriptors_left_is_a_sentence(place, pool_of, monkeypatch):
         assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
+def test_modules_of_the_working_directory_are_not_taken_for_others(pool_of, tmp_path, monkeypatch):
+    """Where the trainer was started elsewhere, and so does not look there, neither does a process."""
+    for name in ("json", "types", "pkgutil", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('taken')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
+    pool = pool_of(Counter, workers=1, kind="process")
+    assert opened(pool).observation == "5 7"
+
+
 @pytest.mark.parametrize("kind", POOLS)
 def test_closing_is_bounded(kind, pool_of, monkeypatch, caplog):
     monkeypatch.setattr(pool_module, "GRACE", 0.5)

@@ -151,6 +151,12 @@ CASES = {
     "gigpo": {"method": "gigpo"},
     "actfocus": {"method": "actfocus-grpo"},
     "actfocus renormalized": {"method": "actfocus-grpo", "actfocus_renormalize": True},
+    "actfocus updated": {
+        "method": "actfocus-grpo",
+        "num_iterations": 2,
+        "max_steps": 2,
+        "old_logprobs": "recomputed",
+    },
     "several updates": {"num_iterations": 3, "max_steps": 3},
     "sorl": {"method": "so-grpo", "num_iterations": 2, "max_steps": 2, "epsilon": 0.1},
     "sorl proxy": {
