@@ -40,9 +40,9 @@ def test_what_is_trained_must_stay(tmp_path):
 
 def test_buffers_of_a_checkpoint_must_stay(tmp_path):
     model = make_model()
-    model.register_buffer("moves", torch.zeros(3))
+    model.register_buffer("moves", torch.full((3,), 0.1))
     trainer = make_trainer(tmp_path, model=model, max_staleness=1)
-    trainer.model.moves = trainer.model.moves.double()  # another precision is none
+    trainer.model.moves = trainer.model.moves.bfloat16()  # another precision is none
     trainer.ahead._versions._refuse_changed(trainer.model)
     trainer.model.moves += 1
     with pytest.raises(RuntimeError, match="moves of the Qwen2ForCausalLM changed what they are"):
