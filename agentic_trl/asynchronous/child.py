@@ -22,7 +22,16 @@ import torch
 from accelerate.utils import set_seed
 from accelerate.utils.operations import convert_outputs_to_fp32
 
-from agentic_trl.asynchronous.messages import END, Failed, Job, Message, Played, Progress, Setup
+from agentic_trl.asynchronous.messages import (
+    END,
+    Example,
+    Failed,
+    Job,
+    Message,
+    Played,
+    Progress,
+    Setup,
+)
 from agentic_trl.asynchronous.skeleton import named_weights, unpack
 from agentic_trl.asynchronous.weights import SharedWeights, mark_of
 from agentic_trl.child_process import parents_end
@@ -232,6 +241,26 @@ class Stage:
                 f"The {type(model).__name__} that plays generation {job.generation} ahead has other weights than the trainer has "
                 f"published after {job.version} optimizer steps: something in its class keeps copies of parameters. Set "
                 "max_staleness=0."
+            )
+        if job.example is not None:
+            self._compare(model, job.example)
+
+    def _compare(self, model: Any, example: Example) -> None:
+        """Let a model say what the trainer's does.
+
+        Raises:
+            RuntimeError: If it says something else.
+        """
+        row = torch.tensor([example.ids], device=self._setup.device)
+        found = model(input_ids=row, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+        found = found.gather(1, row[0, 1:, None])[:, 0].cpu()
+        apart = (found - torch.tensor(example.logprobs)).abs().mean().item()
+        if not apart <= example.tolerance:
+            raise RuntimeError(
+                f"The {type(model).__name__} in the process that plays ahead differs from the trainer's by {apart:.3g} nats a token "
+                f"with the same weights, and rounding explains {example.tolerance:g}: it is a fresh interpreter, in which nothing "
+                "has replaced functions of the model's library or registered an attention. Do that in a module that the model's "
+                "class imports, or set max_staleness=0."
             )
 
 

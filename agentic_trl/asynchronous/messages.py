@@ -41,6 +41,18 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """What a model says to a row, as the trainer has it."""
+
+    ids: tuple[int, ...]
+    """The row."""
+    logprobs: tuple[float, ...]
+    """Log-probability of each id behind the first, nats."""
+    tolerance: float
+    """Mean difference that rounding explains, nats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A generation to be played."""
 
@@ -56,6 +68,8 @@ class Job:
     """Sampling temperature."""
     mark: str | None = None
     """Mark of the weights that play it; ``None`` where a server has them."""
+    example: Example | None = None
+    """What the model has to say with these weights; ``None`` if that was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ a job not said; others going on after one; what cannot be built unsaid where job
 that plays; all weights taken for frozen, which rounds otherwise.
 """
 
+import dataclasses
 import multiprocessing
 import pickle
 import threading
@@ -17,7 +18,7 @@ import torch
 
 from agentic_trl.asynchronous import child as child_module
 from agentic_trl.asynchronous.child import Stage, serve
-from agentic_trl.asynchronous.messages import END, Failed, Job, Played, Progress, Setup
+from agentic_trl.asynchronous.messages import END, Example, Failed, Job, Played, Progress, Setup
 from agentic_trl.asynchronous.skeleton import named_weights, pack
 from agentic_trl.asynchronous.weights import Layout, SharedWeights, mark_of
 from agentic_trl.environments.registry import resolve_environment
@@ -332,3 +333,21 @@ def test_settings_of_the_trainer_are_taken_over(theatre):
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(precision)
+
+
+def test_a_model_that_says_something_else_does_not_play(theatre):
+    """A fresh interpreter lacks what a script has put in the place of parts of the model's library."""
+    stage = theatre()
+    row = torch.tensor([[3, 4, 5, 6]])
+    logits = stage.models[0](input_ids=row).logits[0, :-1].detach()
+    said = logits.log_softmax(-1).gather(1, row[0, 1:, None])[:, 0]
+    example = Example(ids=(3, 4, 5, 6), logprobs=tuple(said.tolist()), tolerance=1e-4)
+    job = dataclasses.replace(stage.job(2), example=example)
+    stage.stage.take(cloudpickle.dumps(job))
+    assert stage.said == []
+    off = dataclasses.replace(example, logprobs=tuple((said + 3e-4).tolist()))
+    stage.stage.take(cloudpickle.dumps(dataclasses.replace(job, generation=4, example=off)))
+    (failed,) = stage.said
+    assert str(failed.error).startswith(
+        "The Qwen2ForCausalLM in the process that plays ahead differs from the trainer's by 0.0003 nats a token "
+    )

@@ -254,6 +254,7 @@ class Ahead:
             starts=self._starts(generation),
             temperature=self._trainer.temperature,
             mark=self._versions.mark,
+            example=self._versions.example,
         )
 
     def _starts(self, generation: int) -> list[Any]:

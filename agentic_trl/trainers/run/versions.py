@@ -12,13 +12,16 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
-from agentic_trl.asynchronous.messages import Setup
+from agentic_trl.asynchronous.messages import Example, Setup
 from agentic_trl.asynchronous.player import Player, ProcessChannel
 from agentic_trl.asynchronous.skeleton import named_weights, pack
 from agentic_trl.asynchronous.weights import Layout, SharedWeights, mark_of
 from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.frozen_copy import independent_copy
+from agentic_trl.trainers.model.plain_passes import plain_logits, probe_rows, quiet
+from agentic_trl.trainers.model.precision import rounding
 from agentic_trl.trainers.model.vllm import asks_server
+from agentic_trl.trainers.model.vocabulary import probe_ids
 from agentic_trl.trainers.ranks.sharded import gathered, in_step
 
 
@@ -28,6 +31,8 @@ class Versions(Protocol):
 
     mark: str | None
     """Mark of those that were published last, where the process has weights; see ``asynchronous.weights.mark_of``."""
+    example: Example | None
+    """What the model says with these, if they are the first of a process."""
 
     @property
     def device(self) -> str | None:
@@ -86,6 +91,7 @@ class LocalVersions:
         self._buffers = {n: b.clone() for n, b in _kept_buffers(trainer.model).items()}
         self._weights: SharedWeights | None = None
         self.mark: str | None = None
+        self.example: Example | None = None
 
     @property
     def device(self) -> str | None:
@@ -114,6 +120,7 @@ class LocalVersions:
                 self._weights = SharedWeights.reserve(layout)
             self._weights.write(slot, weights, frozen=new)
             self.mark = mark_of(weights, self._trained)
+            self.example = self._example(model) if new else None
 
     def start(self, common: Mapping[str, Any]) -> ProcessChannel:
         """Start the process; see ``Versions.start``."""
@@ -133,6 +140,18 @@ class LocalVersions:
         )
         setup_, shared = cloudpickle.dumps(setup), (self._weights.descriptor,)
         return ProcessChannel(setup_, descriptors=shared, managers=setup.slots)
+
+    def _example(self, model: Model) -> Example | None:
+        """What the model says to a row, by a plain forward pass."""
+        if not self._trainer.args.engine_probe:
+            return None
+        with quiet(model):
+            (row, *_) = probe_rows(probe_ids(model, self._trainer._tokenizer))
+            (logits,) = plain_logits(model, [row])
+        ids = row.input_ids
+        said = logits[:-1].log_softmax(-1).cpu().gather(1, ids[1:, None])[:, 0]
+        tolerance = rounding(model, mixed=self._trainer.accelerator.mixed_precision)
+        return Example(ids=tuple(ids.tolist()), logprobs=tuple(said.tolist()), tolerance=tolerance)
 
     def _refuse_changed(self, model: Model) -> None:
         """Refuse a model that is not the one that was described, but for the weights that are trained.
@@ -191,6 +210,8 @@ class ServerVersions:
     """The process computes nothing."""
     mark: str | None = None
     """The process has no weights."""
+    example: Example | None = None
+    """The process has no model."""
 
     def __init__(self, trainer: Host) -> None:
         """Bind the trainer, whose vLLM is there.
