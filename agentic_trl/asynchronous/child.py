@@ -146,6 +146,7 @@ class Stage:
         for manager in self._managers:
             manager.cache = setup.cache  # type: ignore[assignment]
         self._open: dict[int, _Generation] = {}
+        self._rests_since = time.monotonic()
 
     @property
     def _away(self) -> bool:
@@ -169,9 +170,10 @@ class Stage:
             self._fail(error)
 
     def _begin(self, job: Job) -> None:
+        idle = 0.0 if self._open else time.monotonic() - self._rests_since
         self._load(job)
         manager = self._managers[job.generation % self._setup.slots]
-        generation = _Generation(job.generation, self._say)
+        generation = _Generation(job.generation, self._say, idle)
         generation.steps = manager.playing(
             self._models[job.slot],
             job.starts,
@@ -188,6 +190,7 @@ class Stage:
                 moved = next(self._open[number].steps)
             except StopIteration as end:
                 self._open.pop(number).end(end.value)
+                self._rests_since = time.monotonic()
                 return True
             except BaseException as error:  # an environment's interrupt or exit, too
                 self._fail(error)
@@ -269,8 +272,9 @@ class _Generation:
 
     steps: Collecting
 
-    def __init__(self, number: int, say: Callable[[Message], None]) -> None:
+    def __init__(self, number: int, say: Callable[[Message], None], idle: float) -> None:
         self._number = number
+        self._idle = idle
         self._say = say
         self._began = self._said = time.monotonic()
         self._turns = self._finished = 0
@@ -283,8 +287,8 @@ class _Generation:
 
     def end(self, trajectories: Any) -> None:
         self._report()
-        seconds = time.monotonic() - self._began
-        self._say(Played(generation=self._number, trajectories=trajectories, seconds=seconds))
+        times = {"seconds": time.monotonic() - self._began, "idle": self._idle}
+        self._say(Played(generation=self._number, trajectories=trajectories, **times))
 
     def _report(self) -> None:
         self._say(Progress(generation=self._number, turns=self._turns, finished=self._finished))

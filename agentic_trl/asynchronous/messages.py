@@ -94,6 +94,8 @@ class Played:
     """Its episodes, in the order of the starts."""
     seconds: float
     """Time from its start to its end."""
+    idle: float = 0.0
+    """Time before its start in which the process had nothing to play, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,8 +122,8 @@ class Player:
         self._news: dict[int, tuple[int, int]] = {}
         self.played: dict[int, Any] = {}
         """Trajectories of each generation that is played and not yet taken."""
-        self.seconds: dict[int, float] = {}
-        """Time that each took to play."""
+        self.seconds: dict[int, tuple[float, float]] = {}
+        """Time that each took to play, and that the process had nothing to play before; not of those that a checkpoint kept."""
 
     def play(self, job: Job) -> None:
         """Ask for a generation.
@@ -195,7 +195,7 @@ class Player:
             self._deaths = 0
             del self._open[message.generation]
             self.played[message.generation] = message.trajectories
-            self.seconds[message.generation] = message.seconds
+            self.seconds[message.generation] = (message.seconds, message.idle)
 
     def _begin(self) -> None:
         self._channel = self._start()

@@ -351,3 +351,18 @@ def test_a_model_that_says_something_else_does_not_play(theatre):
     assert str(failed.error).startswith(
         "The Qwen2ForCausalLM in the process that plays ahead differs from the trainer's by 0.0003 nats a token "
     )
+
+
+def test_time_without_anything_to_play_is_told(theatre, monkeypatch):
+    """At rest from 100 to 107 s, then two generations that overlap, then from the second's end at 107 s to 109 s."""
+    clock = [100.0]
+    monkeypatch.setattr(child_module.time, "monotonic", lambda: clock[0])
+    stage = theatre(environment=Countdown)
+    clock[0] = 107.0
+    stage.take(4, 5)
+    stage.play()
+    clock[0] = 109.0
+    stage.take(6)
+    stage.play()
+    told = {one.generation: one.idle for one in stage.said if isinstance(one, Played)}
+    assert told == {4: 7.0, 5: 0.0, 6: 2.0}

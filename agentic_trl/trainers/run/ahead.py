@@ -169,6 +169,11 @@ class Ahead:
             played: list[Trajectory] = pipeline.take(generation, bar.advance)
         log = trainer._metrics["train"]
         log["rollout/waited_seconds"].append(monotonic() - began)
+        seconds = self._player.seconds.pop(generation, ())
+        for name, part in zip(
+            ("rollout/played_seconds", "rollout/idle_seconds"), seconds, strict=False
+        ):
+            log[name].append(part)
         return played
 
     def tasks(self, generation: int) -> list[Any]:
