@@ -32,23 +32,23 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 STALENESS = (0, 1, 2, 4)
 DASH = "-"
 KEPT = (
-    *(
-        "step",
-        "epoch",
-        "success_rate",
-        "return",
-        "turns/",
-        "tokens_per_turn",
-        "groups/",
-        "rollout/",
-        "sampling/",
-    ),
-    *("ratio/", "clip_ratio/", "sorl/", "grad_norm", "entropy", "skipped_steps", "signal/"),
+    *("step", "success_rate", "turns/mean", "tokens_per_turn", "groups/no", "rollout/staleness"),
+    *("rollout/waited", "sampling/", "clip_ratio/", "sorl/", "grad_norm", "entropy"),
 )
-"""Beginnings of the metrics of training that a record keeps."""
+"""Beginnings of the metrics of training that a record keeps, with four digits."""
 
 LAST, GOAL = 4, 0.8
 """Generations over which the success of training is averaged, and what that is to reach."""
+
+
+def kept(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record keeps of an optimizer step.
+
+    Args:
+        step: What was logged.
+    """
+    wanted = {name: value for name, value in step.items() if name.startswith(KEPT)}
+    return {n: float(f"{v:.4g}") if isinstance(v, float) else v for n, v in wanted.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

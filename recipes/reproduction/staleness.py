@@ -108,10 +108,7 @@ def run(arm: Arm, seed: int) -> str:
         trainer, knobs=off_default, seconds=clock[-1], before={}, after=after
     )
     own = {"arm": arm.name, "setting": arm.knobs(), "seconds_of": seconds}
-    line["steps"] = [
-        {name: value for name, value in one.items() if name.startswith(staleness_arms.KEPT)}
-        for one in line["steps"]
-    ]
+    line["steps"] = [staleness_arms.kept(one) for one in line["steps"]]
     records.append(staleness_arms.path(), {**own, "clock": clock, **line})
     shown = ", ".join(f"{name} {value:.2f}" for name, value in seconds.items())
     return f"held-out success {after['eval_success_rate']:.3f}, {clock[-1]:.0f} s; s: {shown}"
