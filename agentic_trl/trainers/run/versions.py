@@ -193,9 +193,13 @@ def _require_device(name: str | None) -> None:
 
 
 def _kept_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that a checkpoint has."""
-    named = dict(model.named_buffers())
-    return {name: named[name] for name in model.state_dict().keys() & named.keys()}
+    """Return the buffers that a checkpoint has; asking for a whole state would shard what is gathered."""
+    return {
+        f"{place}.{name}".removeprefix("."): buffer
+        for place, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    }
 
 
 def _same(old: Tensor, new: Tensor | None) -> bool:
