@@ -32,7 +32,7 @@ from agentic_trl.asynchronous.messages import (
     Progress,
     Setup,
 )
-from agentic_trl.asynchronous.skeleton import named_weights, unpack
+from agentic_trl.asynchronous.skeleton import named_weights, says, unpack
 from agentic_trl.asynchronous.weights import SharedWeights, mark_of
 from agentic_trl.child_process import parents_end
 from agentic_trl.process_settings import SETTINGS
@@ -254,10 +254,8 @@ class Stage:
         Raises:
             RuntimeError: If it says something else.
         """
-        row = torch.tensor([example.ids], device=self._setup.device)
-        found = model(input_ids=row, use_cache=False).logits[0, :-1].float().log_softmax(-1)
-        found = found.gather(1, row[0, 1:, None])[:, 0].cpu()
-        apart = (found - torch.tensor(example.logprobs)).abs().mean().item()
+        said = says(model, example.ids)
+        apart = (said - torch.tensor(example.logprobs)).abs().mean().item()
         if not apart <= example.tolerance:
             raise RuntimeError(
                 f"The {type(model).__name__} in the process that plays ahead differs from the trainer's by {apart:.3g} nats a token "

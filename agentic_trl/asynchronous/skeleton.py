@@ -2,12 +2,15 @@
 
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
+
+from agentic_trl.rollout.engines.transformers.probe import plain_logprobs
 
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 """Parts of a parameter's name that belong to what wraps a module."""
@@ -77,6 +80,21 @@ def unpack(
     model = _Unpickler(io.BytesIO(packed), parameter).load()
     # A numbered CPU is another device to PyTorch, and its copies would not follow the memory.
     return (model if torch.device(device).type == "cpu" else model.to(device)).eval()
+
+
+def says(model: Any, ids: Sequence[int]) -> Float[Tensor, " id"]:
+    """Return what a model says to a row, by a plain forward pass.
+
+    Args:
+        model: The model, in evaluation mode.
+        ids: The row, at least two ids.
+
+    Returns:
+        Log-probability of each id behind the first at temperature 1, nats, float32, on the CPU.
+    """
+    behind = torch.tensor(ids[1:])[:, None]
+    found: Tensor = plain_logprobs(model, ids)[:-1].cpu().gather(1, behind)[:, 0]
+    return found
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from agentic_trl.asynchronous.messages import Example, Setup
 from agentic_trl.asynchronous.player import Player, ProcessChannel
-from agentic_trl.asynchronous.skeleton import named_weights, pack
+from agentic_trl.asynchronous.skeleton import named_weights, pack, says
 from agentic_trl.asynchronous.weights import Layout, SharedWeights, mark_of
 from agentic_trl.trainers.config.host import Host, Model
 from agentic_trl.trainers.model.frozen_copy import independent_copy
-from agentic_trl.trainers.model.plain_passes import plain_logits, probe_rows, quiet
+from agentic_trl.trainers.model.plain_passes import probe_rows, quiet
 from agentic_trl.trainers.model.precision import rounding
 from agentic_trl.trainers.model.vllm import asks_server
 from agentic_trl.trainers.model.vocabulary import probe_ids
@@ -138,8 +138,11 @@ class LocalVersions:
             descriptor=self._weights.descriptor,
             cache=self._trainer.rollouts.cache,
         )
-        setup_, shared = cloudpickle.dumps(setup), (self._weights.descriptor,)
-        return ProcessChannel(setup_, descriptors=shared, managers=setup.slots)
+        return ProcessChannel(
+            cloudpickle.dumps(setup),
+            descriptors=(self._weights.descriptor,),
+            managers=setup.slots,
+        )
 
     def _example(self, model: Model) -> Example | None:
         """What the model says to a row, by a plain forward pass."""
@@ -147,11 +150,10 @@ class LocalVersions:
             return None
         with quiet(model):
             (row, *_) = probe_rows(probe_ids(model, self._trainer._tokenizer))
-            (logits,) = plain_logits(model, [row])
-        ids = row.input_ids
-        said = logits[:-1].log_softmax(-1).cpu().gather(1, ids[1:, None])[:, 0]
+            ids = tuple(row.input_ids.tolist())
+            said = tuple(says(model, ids).tolist())
         tolerance = rounding(model, mixed=self._trainer.accelerator.mixed_precision)
-        return Example(ids=tuple(ids.tolist()), logprobs=tuple(said.tolist()), tolerance=tolerance)
+        return Example(ids=ids, logprobs=said, tolerance=tolerance)
 
     def _refuse_changed(self, model: Model) -> None:
         """Refuse a model that is not the one that was described, but for the weights that are trained.
