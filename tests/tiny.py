@@ -4,7 +4,13 @@ import random
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2ForSequenceClassification,
+    TrainerCallback,
+)
 
 from agentic_trl.environments.base import ActionFormat, TextEnv
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
@@ -48,6 +54,22 @@ def make_model(seed=0, *, dtype=torch.float32):
     model = Qwen2ForCausalLM(config).to(dtype)
     model.generation_config.eos_token_id = 1
     return model
+
+
+def make_judge(seed):
+    """A reward model that reads the same words."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_labels=1,
+        pad_token_id=0,
+    )
+    return Qwen2ForSequenceClassification(config)
 
 
 class Countdown(TextEnv):

@@ -7,10 +7,9 @@ episodes of one turn given two.
 import pytest
 import torch
 from datasets import Dataset
-from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
 from agentic_trl import PPOConfig, PPOTrainer
-from tests.tiny import WORDS, make_args, make_model, make_tokenizer
+from tests.tiny import WORDS, make_args, make_judge, make_model, make_tokenizer
 from tests.tolerances import EXACT
 
 pytestmark = pytest.mark.trainer
@@ -97,18 +96,7 @@ def test_conversations_go_through_the_template(tmp_path):
 
 @pytest.mark.usefixtures("doubles")
 def test_a_reward_model_scores_the_text(tmp_path):
-    torch.manual_seed(3)
-    config = Qwen2Config(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_labels=1,
-        pad_token_id=0,
-    )
-    judge = Qwen2ForSequenceClassification(config).eval()
+    judge = make_judge(3).eval()
     judge.config._name_or_path = "judge"
     args = PPOConfig(
         str(tmp_path),

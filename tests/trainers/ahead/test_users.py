@@ -13,11 +13,11 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import Qwen2Config, Qwen2ForSequenceClassification, TrainerCallback
+from transformers import TrainerCallback
 
 from agentic_trl import AgenticGRPOTrainer
 from tests.paths import ROOT
-from tests.tiny import WORDS, Countdown, make_args, make_model, make_tokenizer
+from tests.tiny import Countdown, make_args, make_judge, make_model, make_tokenizer
 from tests.trainers.ahead.tools import ids, keep_episodes, trained
 from tests.trainers.run.outcomes import differences
 
@@ -91,18 +91,7 @@ async def later(completions, **more):
 
 
 def rewarded(folder):
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(WORDS),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_labels=1,
-        pad_token_id=0,
-    )
-    judge = Qwen2ForSequenceClassification(config)
+    judge = make_judge(0)
     return build(
         folder,
         reward_funcs=[judge, later, lambda prompts, **more: [0.5] * len(prompts)],
