@@ -4,7 +4,7 @@ The server is a scripted one; ``tests/commands/test_serve.py`` has the package's
 
 Mutations seen red: reasoning sent back; arguments as objects; a response without its reasoning; a cut response taken for a
 whole one; tokens of all attempts; the stop text cut off; a refused prompt as an error; one error for all episodes; the
-other name of the limit tried for ever; settings not refused.
+other name of the limit tried for ever; settings not refused; reasoning that was cut closed, and sent back.
 """
 
 import functools
@@ -144,6 +144,20 @@ def test_what_is_asked_and_what_becomes_of_the_answers(serve):
     turn = result.trajectories[0].turns[0]
     assert (turn.response_ids, turn.response_logprobs, turn.action) == ((), (), "10")
     assert result.trajectories[0].messages[2]["content"] == said_by_model.format(10)
+
+
+def test_reasoning_that_was_cut_stays_open(serve):
+    def thinks(body):
+        return said("", thought="hm", reason="length")
+
+    url, asked = serve(thinks)
+    result = play(url, tasks=TASKS[:1], batch_size=1)
+    one = result.trajectories[0]
+    replies = [m["content"] for m in one.messages if m["role"] == "assistant"]
+    assert set(replies) == {"<think>\nhm"}
+    assert {(turn.valid, turn.truncated) for turn in one.turns} == {(False, True)}
+    sent = [m["content"] for m in asked[-1]["messages"] if m["role"] == "assistant"]
+    assert set(sent) == {""}
 
 
 def test_settings_are_sent(serve):

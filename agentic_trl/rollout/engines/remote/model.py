@@ -173,14 +173,16 @@ def _read(completion: Any) -> tuple[Response, bool]:
         )
     thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
     apart = isinstance(thought, str)
-    text = f"<think>\n{thought}\n</think>\n" if apart else ""
-    text += text_of(message.content, "The content of the answer") or message.refusal or ""
+    text = text_of(message.content, "The content of the answer") or message.refusal or ""
     for call in message.tool_calls or ():
         text += written_call(call.function.name, call.function.arguments)
+    cut = choices[0].finish_reason == "length"
+    if apart:
+        text = f"<think>\n{thought}" + (f"\n</think>\n{text}" if text or not cut else "")
     usage = completion.usage
     response = Response(
         text=text,
-        cut=choices[0].finish_reason == "length",
+        cut=cut,
         tokens=None if usage is None else usage.completion_tokens,
     )
     return response, apart
@@ -207,7 +209,8 @@ def _sent(message: Mapping[str, Any], *, splits: bool) -> dict[str, Any]:
     parts = PARTS.get(message["role"], ("role", "content"))
     sent = {name: message[name] for name in parts if name in message}
     if splits and message["role"] == "assistant" and sent["content"].startswith("<think>\n"):
-        sent["content"] = sent["content"].rpartition("</think>\n")[2]
+        _, closed, said = sent["content"].rpartition("</think>\n")
+        sent["content"] = said if closed else ""
     if "tool_calls" in sent:
         sent["tool_calls"] = [_call(one) for one in sent["tool_calls"]]
     return sent
