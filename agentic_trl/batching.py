@@ -10,11 +10,12 @@ Contract:
   holds what belongs to ``input_ids[t]``; shifting for next-token prediction is left to the forward.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -33,6 +34,12 @@ class Row(RowColumns):
 
     trajectory: int
     """Index of the trajectory in the list that the rows were built from."""
+    first_turn: int = 0
+    """Entry of the ``TurnTable`` that is the first turn of that trajectory."""
+    parts: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """What the advantages of its turns are made of: for each, as in ``turn_of_token``, numbers by name."""
+    energy: Float[Tensor, " token"] | None = None
+    """ACTFOCUS's energy of each token, nats."""
 
     def __len__(self) -> int:
         return self.input_ids.shape[0]
@@ -41,6 +48,16 @@ class Row(RowColumns):
         """Return the row as a member of a tree; see ``ops.prefixes``."""
         node = torch.tensor(nodes, dtype=torch.long)
         return replace(self, tree=torch.full_like(node, tree), node=node)
+
+    def made_of(self, parts: Mapping[str, Float[Tensor, " _turn"]]) -> "Row":
+        """Return the row with what the advantages of its turns are made of.
+
+        Args:
+            parts: Numbers of all turns that ``turn_of_token`` counts, by name.
+        """
+        turns = self.turn_of_token[self.turn_of_token >= 0].unique().tolist() if parts else ()
+        found = {turn: {name: float(part[turn]) for name, part in parts.items()} for turn in turns}
+        return replace(self, parts=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +95,8 @@ def build_rows(
         if not is_left_out(trajectory, skip_truncated=skip_truncated):
             for part in turns_of_rows(trajectory):
                 numbered = [(first_turn + i, trajectory.turns[i]) for i in part]
-                rows.append(_row(index, numbered, aggregation, trajectory.sampled_tokens))
+                row = _row(index, numbered, aggregation, trajectory.sampled_tokens)
+                rows.append(replace(row, first_turn=first_turn))
         first_turn += len(trajectory.turns)
     return rows
 
@@ -164,9 +182,9 @@ def pad_rows(rows: Sequence[Row], *, pad_id: int) -> TokenBatch:
 
     lengths = torch.tensor([len(row) for row in rows])
     columns = {
-        field.name: pad(field.name, {"input_ids": pad_id, "turn_of_token": -1}.get(field.name, 0.0))
-        for field in fields(TokenBatch)
-        if field.name != "attention_mask"
+        one.name: pad(one.name, {"input_ids": pad_id, "turn_of_token": -1}.get(one.name, 0.0))
+        for one in fields(TokenBatch)
+        if one.name != "attention_mask"
     }
     mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
     return TokenBatch(attention_mask=mask, **columns)  # type: ignore[arg-type]

@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from agentic_trl.algorithms.gigpo import gigpo_advantage
+from agentic_trl.algorithms.gigpo import gigpo_advantage, state_advantage
 from agentic_trl.algorithms.grpo import grpo_advantage
-from agentic_trl.algorithms.planpo import alpha_at, planpo_advantage
+from agentic_trl.algorithms.planpo import (
+    alpha_at,
+    planpo_advantage,
+    response_advantage,
+    trajectory_advantage,
+)
 from agentic_trl.sampled_tokens import step_credit, token_credit
 from agentic_trl.types import TurnTable
 
@@ -45,6 +51,9 @@ class Credit:
     ``SampledTokens``, their table and ``bootstrap``, and gives a ``CriticCredit``."""
     arguments: Callable[[Any, int, int], dict[str, Any]]
     """Further keyword arguments, from a resolved configuration, the optimizer steps done and those of the run."""
+    parts: Callable[..., Mapping[str, Any]] | None = None
+    """Takes what ``function`` takes, and gives what the advantages are made of, a number per turn by name, for the files of
+    trajectories; ``None`` where that is not told apart. With a critic, ``CriticCredit.parts`` are these."""
     knobs: tuple[str, ...] = ()
     """Fields of the configuration that it reads; they are refused where no chosen credit reads them."""
     critic: bool = False
@@ -90,6 +99,29 @@ def _grpo_per_turn(table: TurnTable, **knobs: Any) -> Float[Tensor, " turn"]:
     return grpo_advantage(table, **knobs)[table.trajectory]
 
 
+def _grpo_parts(table: TurnTable, **knobs: Any) -> dict[str, Tensor]:
+    return {"trajectory": _grpo_per_turn(table, **knobs)}
+
+
+def _planpo_parts(
+    table: TurnTable, *, alpha: float, response_group: Any, scale: Any
+) -> dict[str, Tensor]:
+    response = response_advantage(table, group=response_group, scale=scale)
+    return {
+        "trajectory": trajectory_advantage(table, scale=scale)[table.trajectory],
+        "response": response,
+        "alpha": torch.full_like(response, alpha, dtype=torch.float64),
+    }
+
+
+def _gigpo_parts(
+    table: TurnTable, *, gamma: float, turn_weight: float, scale: Any
+) -> dict[str, Tensor]:
+    del turn_weight
+    state = state_advantage(table, gamma=gamma, scale=scale)
+    return {"trajectory": _grpo_per_turn(table, scale=scale), "state": state}
+
+
 def _planpo_arguments(args: Any, step: int, total_steps: int) -> dict[str, Any]:
     ends = {"start": args.planpo_alpha_start, "end": args.planpo_alpha_end}
     alpha = alpha_at(step, total_steps, **ends)
@@ -104,12 +136,14 @@ GRPO = Credit(
     name="grpo",
     function=_grpo_per_turn,
     arguments=lambda args, step, total: _scale(args),
+    parts=_grpo_parts,
     knobs=("scale_rewards",),
 )
 PLANPO = Credit(
     name="planpo",
     function=planpo_advantage,
     arguments=_planpo_arguments,
+    parts=_planpo_parts,
     knobs=("planpo_alpha_start", "planpo_alpha_end", "planpo_response_group", "scale_rewards"),
     signals=("response_advantage",),
 )
@@ -117,6 +151,7 @@ GIGPO = Credit(
     name="gigpo",
     function=gigpo_advantage,
     arguments=_gigpo_arguments,
+    parts=_gigpo_parts,
     knobs=("gigpo_turn_weight", "turn_gamma", "scale_rewards"),
     signals=("state_advantage",),
 )

@@ -1,7 +1,7 @@
 """The sampled tokens of rows, flat, and GAE on a critic's values: over tokens (PPO) or over turns (StepPO)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from agentic_trl.algorithms.steppo import step_gae
 from agentic_trl.batching import Row
-from agentic_trl.ops.returns import token_gae
+from agentic_trl.ops.returns import temporal_difference, token_gae
 from agentic_trl.types import TurnTable
 
 
@@ -93,6 +93,8 @@ class CriticCredit:
     """Unit of each sampled token."""
     trained: Bool[Tensor, " token"]
     """Tokens before which the critic is trained."""
+    parts: Mapping[str, Float[Tensor, " unit"]] = field(default_factory=dict)
+    """What the advantages are made of, by name, where units are turns."""
 
 
 def token_credit(
@@ -146,15 +148,17 @@ def step_credit(
     first = tokens.first_of_turn
     value = torch.zeros(len(table.turn_index))
     value = value.index_copy(0, tokens.turn[first], tokens.value[first])
-    advantage, returns = step_gae(
-        replace(table, value=value), gamma=gamma, lam=lam, bootstrap=bootstrap
-    )
+    valued = replace(table, value=value)
+    advantage, returns = step_gae(valued, gamma=gamma, lam=lam, bootstrap=bootstrap)
+    last = None if bootstrap is None else bootstrap[table.trajectory]
+    delta = temporal_difference(table.reward, value, table.trajectory, gamma=gamma, last_value=last)
     return CriticCredit(
         advantage=advantage,
         returns=returns,
         counted=table.counted[table.trajectory],
         unit=tokens.turn,
         trained=first,
+        parts={"value": value, "delta": delta, "return": returns, "advantage": advantage},
     )
 
 

@@ -26,7 +26,7 @@ SOURCES = sorted((ROOT / "agentic_trl").rglob("*.py"))
 ENDINGS = r"py|md|ya?ml|jsonl?|txt|toml|png|pt"
 
 ELSEWHERE = {
-    r"output_dir/.*|trajectories(-1)?/|_partial|outputs/.*|metrics\.json": "what a run writes",
+    r"output_dir/.*|trajectories(-1)?/.*|_partial|outputs/.*|metrics\.json|(metrics|run)(-1)?\.jsonl?": "what a run writes",
     r"agentic_state_<rank>\.pt|reference\.pt|critic/": "files of a checkpoint",
     r"(recipes/)?results/<recipe>\.jsonl|tests/reference/<paper>\.py|<environment>/.*": "a pattern of names",
     r"frozen_lake-grpo\.jsonl": "the name of a file in recipes/results",

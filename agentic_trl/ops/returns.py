@@ -99,6 +99,33 @@ def next_in_trajectory(
     return torch.where(end, after, value.roll(-1))
 
 
+def temporal_difference(
+    reward: Float[Tensor, " entry"],
+    value: Float[Tensor, " entry"],
+    trajectory: Int[Tensor, " entry"],
+    *,
+    gamma: float,
+    last_value: Float[Tensor, " entry"] | None = None,
+) -> Float[Tensor, " entry"]:
+    """Return ``delta_t = r_t + gamma V_{t+1} - V_t``, the error that ``gae`` adds up.
+
+    Args:
+        reward: Reward at each entry (a turn or a token).
+        value: Value of the state before the entry.
+        trajectory: Trajectory of each entry, non-decreasing.
+        gamma: Discount per entry, in ``[0, 1]``.
+        last_value: See ``gae``.
+
+    Returns:
+        Error of each entry, in the unit of ``reward``.
+
+    Raises:
+        ValueError: If ``gamma`` lies outside ``[0, 1]``.
+    """
+    check_unit_interval("gamma", gamma)
+    return reward + gamma * next_in_trajectory(value, trajectory, last=last_value) - value
+
+
 def gae(
     reward: Float[Tensor, " entry"],
     value: Float[Tensor, " entry"],
@@ -132,10 +159,8 @@ def gae(
         Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation,
         arXiv 1506.02438v6, eqs. 11-16.
     """
-    check_unit_interval("gamma", gamma)
     check_unit_interval("lam", lam)
-    following = next_in_trajectory(value, trajectory, last=last_value)
-    delta = reward + gamma * following - value
+    delta = temporal_difference(reward, value, trajectory, gamma=gamma, last_value=last_value)
     advantage = decayed_suffix_sum(delta, trajectory, gamma * lam)
     return advantage, advantage + value
 

@@ -28,15 +28,8 @@ from agentic_trl.rollout.task import Start
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.progress import calls_per_generation
+from agentic_trl.trainers.run import checkpoints
 from agentic_trl.trainers.run.ahead import Ahead, ahead_of, play_generation, playing_ahead
-from agentic_trl.trainers.run.checkpoints import (
-    PARTIAL,
-    checkpoint_of,
-    finish_checkpoint,
-    loading_weights,
-    open_folder,
-    resume,
-)
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
@@ -44,6 +37,7 @@ from agentic_trl.trainers.run.model_card import complete_card, name_method
 from agentic_trl.trainers.run.output_folder import locked
 from agentic_trl.trainers.run.refill import refill
 from agentic_trl.trainers.run.resume_state import EpochSampler
+from agentic_trl.trainers.run.run_files import RunFiles
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
 from agentic_trl.trainers.run.trajectories import write_traces
 from agentic_trl.trainers.update.credit import find_flat, group_credit, refuse_unsound
@@ -107,6 +101,7 @@ class EnvironmentHooks(GRPOTrainer):
         self.signals = SignalWatch.of(self)
         self.threshold_watch = ThresholdWatch()
         self.ahead = ahead_of(self, manager)
+        self.add_callback(RunFiles(self))
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Warn of what a subclass replaces in vain."""
@@ -214,13 +209,13 @@ class EnvironmentHooks(GRPOTrainer):
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
         """Train in a folder of its own, close the environments, and say so if SORL's scale never acted."""
-        given = checkpoint_of(self.args, resume_from_checkpoint)
+        given = checkpoints.checkpoint_of(self.args, resume_from_checkpoint)
         if self.rollouts is None:
             return super().train(given, *arguments, **keywords)
         folder = locked(self.args.output_dir, main=self.accelerator.is_main_process)
         with enable_grad(), closing(self.rollouts), folder, playing_ahead(self):
             self.fingerprint = fingerprint(self)
-            result = super().train(open_folder(self, given), *arguments, **keywords)
+            result = super().train(checkpoints.open_folder(self, given), *arguments, **keywords)
         if self.normalizer is not None:
             self.normalizer.warn_if_idle()
         return result
@@ -262,7 +257,7 @@ class EnvironmentHooks(GRPOTrainer):
     def _get_output_dir(self, trial: object) -> str:
         """Return the folder that checkpoints are put into: while one is written, the one aside."""
         folder: str = super()._get_output_dir(trial)
-        return os.path.join(folder, PARTIAL) if self._staged else folder
+        return os.path.join(folder, checkpoints.PARTIAL) if self._staged else folder
 
     def _save_checkpoint(self, model: Model, trial: object) -> None:
         """Write the checkpoint aside on all ranks, then put it in its place."""
@@ -275,7 +270,7 @@ class EnvironmentHooks(GRPOTrainer):
             super()._save_checkpoint(model, trial)
         finally:
             self._staged = False
-        finish_checkpoint(self, run, push=self._push_from_checkpoint)
+        checkpoints.finish_checkpoint(self, run, push=self._push_from_checkpoint)
 
     def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
         """Write TRL's card, and what it does not know."""
@@ -290,11 +285,11 @@ class EnvironmentHooks(GRPOTrainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load weights; PEFT would train all of an adapter that it loads."""
-        with loading_weights(self):
+        with checkpoints.loading_weights(self):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Load the random state and, with it, this rank's place in the run."""
         super()._load_rng_state(checkpoint)
         if self.rollouts is not None and checkpoint is not None:
-            resume(self, checkpoint)
+            checkpoints.resume(self, checkpoint)

@@ -31,6 +31,7 @@ else:
     LOCKS = True
 
 from agentic_trl.error_kinds import FolderInUseError
+from agentic_trl.run_folder import EPISODES, FACTS, LOG
 
 logger = logging.getLogger(__name__)
 
@@ -192,14 +193,33 @@ def require_whole(checkpoint: str) -> None:
 
 
 def put_aside(output_dir: str) -> None:
-    """Move the trajectories of an earlier run aside, so that those of a new one do not mix with them.
+    """Move what an earlier run wrote aside, all under one number, so that what a new one writes does not mix with it.
 
     Args:
         output_dir: Folder of the run.
     """
-    folder = Path(output_dir) / "trajectories"
-    if not folder.is_dir() or not any(folder.iterdir()):
+    names = (EPISODES, LOG, FACTS)
+    found = [path for name in names if _holds(path := Path(output_dir, name))]
+    if not found:
         return
-    number = next(n for n in range(1, 10**6) if not folder.with_name(f"{folder.name}-{n}").exists())
-    aside = folder.rename(folder.with_name(f"{folder.name}-{number}"))
-    logger.warning("%s holds trajectories of an earlier run, which are now in %s.", folder, aside)
+    taken = {one.name for one in Path(output_dir).iterdir()}
+    number = next(
+        n for n in range(1, 10**6) if taken.isdisjoint(_numbered(one, n) for one in names)
+    )
+    aside = [path.rename(path.with_name(_numbered(path.name, number))) for path in found]
+    logger.warning(
+        "%s holds %s of an earlier run, now under the names %s.",
+        output_dir,
+        ", ".join(path.name for path in found),
+        ", ".join(path.name for path in aside),
+    )
+
+
+def _holds(path: Path) -> bool:
+    """Whether there is a file, or a folder with something in it."""
+    return any(path.iterdir()) if path.is_dir() else path.is_file()
+
+
+def _numbered(name: str, number: int) -> str:
+    stem, ending = os.path.splitext(name)
+    return f"{stem}-{number}{ending}"

@@ -1,21 +1,43 @@
-"""Trajectories as JSON lines: the episodes of a generation with their advantages and token weights.
+"""Trajectories as JSON lines: the episodes of a generation with the credit that their tokens were trained with.
 
 A file per logged generation and rank under ``output_dir/trajectories``; a line per trajectory, readable
-with ``datasets.load_dataset("json", data_files=...)``. Non-ASCII and control characters are escaped. A file
-appears when its last line is written, and a resumed run first removes those that lie after its checkpoint:
-no line stands twice or by half. Columns whose names have changed stand under both (``old_names.COLUMNS``).
+with ``datasets.load_dataset("json", data_files=...)``. Non-ASCII and control characters are escaped, and a number that is not finite is
+``null``. A file appears when its last line is written, and a resumed run first removes those that lie after its checkpoint:
+no line stands twice or by half. Columns whose names have changed stand under both (``old_names.COLUMNS``). Columns of tokens are
+empty in turns that were not trained, or where the run has no such number; energies are ``null`` at reasoning tokens, of which none
+is computed. A turn without parts of an advantage has no ``credit``, since
+tables of columns know no empty object.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+from torch import Tensor
 
 from agentic_trl.batching import EpisodeSet, Row
 from agentic_trl.old_names import COLUMNS
+from agentic_trl.run_folder import EPISODES
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.types import Trajectory, Turn
+from agentic_trl.trainers.run.json_lines import write_whole, written
+from agentic_trl.turn_table import is_left_out
+from agentic_trl.types import TokenKind, Trajectory, Turn
+
+TOKEN_COLUMNS: Mapping[str, str] = MappingProxyType(
+    {
+        "advantages": "token_advantage",
+        "weights": "token_weight",
+        "energies": "energy",
+        "values": "old_value",
+        "returns": "returns",
+    }
+)
+"""Columns of a turn that come from its row: name in the file, and in the row."""
 
 
 def write_traces(
@@ -34,15 +56,11 @@ def write_traces(
     covered = max(steps_per_generation // args.gradient_accumulation_steps, 1)
     if not args.log_trajectories or step % every >= covered:
         return
-    folder = Path(args.output_dir) / "trajectories"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step_{step:06d}_rank_{trainer.accelerator.process_index}.jsonl"
-    unfinished = path.with_suffix(".partial")
+    name = f"step_{step:06d}_rank_{trainer.accelerator.process_index}.jsonl"
     rows = [row for one in sets for row in one.rows]
-    with unfinished.open("w", encoding="ascii", newline="\n") as file:
-        for line in trace_lines(trajectories, rows):
-            file.write(json.dumps({"step": step, **line}) + "\n")
-    unfinished.replace(path)
+    lines = trace_lines(trajectories, rows, skip_truncated=args.mask_truncated_completions)
+    texts = (written({"step": step, **line}) for line in lines)
+    write_whole(Path(args.output_dir) / EPISODES / name, texts)
 
 
 def remove_traces(output_dir: str, *, first_step: int) -> None:
@@ -53,25 +71,27 @@ def remove_traces(output_dir: str, *, first_step: int) -> None:
         first_step: Optimizer step that the run resumes at; the generations played from it on go, and
             whatever was not written to its end.
     """
-    for path in (Path(output_dir) / "trajectories").glob("step_*"):
+    for path in (Path(output_dir) / EPISODES).glob("step_*"):
         ours = re.fullmatch(r"step_(\d+)_rank_\d+\.(jsonl|partial)", path.name)
         if ours and (ours[2] == "partial" or int(ours[1]) >= first_step):
             path.unlink(missing_ok=True)
 
 
 def trace_lines(
-    trajectories: Sequence[Trajectory], rows: Sequence[Row] = ()
+    trajectories: Sequence[Trajectory], rows: Sequence[Row] = (), *, skip_truncated: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield a dictionary of plain values for each trajectory.
 
     Args:
         trajectories: Episodes in order.
-        rows: Their rows, in any order; without them there are no advantages and weights.
+        rows: Their rows, in any order; without them there are no advantages, nor what belongs to them.
+        skip_truncated: Whether episodes that a token or context limit cut are left out of the loss.
 
     Yields:
         The columns of the file. ``task`` is JSON text, so that every task has the same columns.
     """
     credit = _credit_of_turns(rows)
+    untrained = _TurnCredit()
     first = 0
     for one in trajectories:
         yield {
@@ -81,12 +101,13 @@ def trace_lines(
             "stop": one.stop.value,
             "success": one.success,
             "score": one.score,
+            "left_out": is_left_out(one, skip_truncated=skip_truncated),
             "error": _plain(one.error),
             "messages": [
                 {key: _plain(value) for key, value in message.items()} for message in one.messages
             ],
             "turns": [
-                _turn(turn, *credit.get(first + index, ([], [])))
+                _turn(turn, credit.get(first + index, untrained))
                 for index, turn in enumerate(one.turns)
             ],
             "final_observation_ids": list(one.final_observation_ids),
@@ -94,7 +115,19 @@ def trace_lines(
         first += len(one.turns)
 
 
-def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _TurnCredit:
+    """What a turn was trained with."""
+
+    columns: dict[str, list[float | None]] = field(
+        default_factory=lambda: {name: [] for name in TOKEN_COLUMNS}
+    )
+    """Numbers of its sampled tokens, by the column."""
+    parts: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    """``credit`` with the parts of its advantage, if it has any."""
+
+
+def _turn(turn: Turn, credit: _TurnCredit) -> dict[str, Any]:
     columns = {
         "extends": turn.extends,
         "conversation": turn.conversation,
@@ -102,8 +135,8 @@ def _turn(turn: Turn, advantages: list[float], weights: list[float]) -> dict[str
         "response_ids": list(turn.response_ids),
         "token_kinds": list(turn.token_kinds),
         "response_logprobs": list(turn.response_logprobs),
-        "advantages": advantages,
-        "weights": weights,
+        **credit.columns,
+        **credit.parts,
         "reward": turn.reward,
         "penalty": turn.penalty,
         "valid": turn.valid,
@@ -124,16 +157,30 @@ def _plain(text: Any) -> str:
     return written.encode("utf-8", "replace").decode("utf-8")
 
 
-def _credit_of_turns(rows: Sequence[Row]) -> dict[int, tuple[list[float], list[float]]]:
-    """Advantages and weights of the sampled tokens of each turn."""
-    credit: dict[int, tuple[list[float], list[float]]] = {}
+def _credit_of_turns(rows: Sequence[Row]) -> dict[int, _TurnCredit]:
+    """What the sampled tokens of each turn were trained with."""
+    credit: dict[int, _TurnCredit] = defaultdict(_TurnCredit)
     for row in rows:
-        weights = [1.0] * len(row) if row.token_weight is None else row.token_weight.tolist()
-        for turn, advantage, weight in zip(
-            row.turn_of_token.tolist(), row.token_advantage.tolist(), weights, strict=True
-        ):
-            if turn >= 0:
-                advantages, kept = credit.setdefault(turn, ([], []))
-                advantages.append(advantage)
-                kept.append(weight)
+        turns = row.turn_of_token.tolist()
+        for name in TOKEN_COLUMNS:
+            for turn, number in zip(turns, _numbers(row, name), strict=False):
+                if turn >= 0:
+                    credit[turn].columns[name].append(number)
+        for turn, parts in row.parts.items():
+            credit[turn].parts["credit"] = parts
     return credit
+
+
+def _numbers(row: Row, name: str) -> list[float | None]:
+    """A column of a row's tokens; nothing if it has none. Energies are those of action tokens, the only ones that have any."""
+    column: Tensor | None = getattr(row, TOKEN_COLUMNS[name])
+    if column is None:
+        return [1.0] * len(row) if name == "weights" else []
+    numbers: list[float | None] = column.tolist()
+    if name != "energies":
+        return numbers
+    kinds = row.kind.tolist()
+    return [
+        number if kind == TokenKind.ACTION else None
+        for number, kind in zip(numbers, kinds, strict=True)
+    ]

@@ -36,7 +36,7 @@ def weigh_rows(
         energies: Energy of each row's tokens, in the order of ``rows``.
 
     Returns:
-        The rows with ``token_weight``.
+        The rows with ``token_weight`` and ``energy``.
     """
     args = trainer.args
     sizes = [len(row) for row in rows]
@@ -59,7 +59,10 @@ def weigh_rows(
     _log_diagnosis(trainer, trajectories, rows, energies)
     if args.actfocus_renormalize and average > 0:
         weight = weight / average
-    return [replace(row, token_weight=w) for row, w in zip(rows, weight.split(sizes), strict=True)]
+    return [
+        replace(row, token_weight=one, energy=its)
+        for row, one, its in zip(rows, weight.split(sizes), energies, strict=True)
+    ]
 
 
 def _log_diagnosis(

@@ -1,7 +1,7 @@
 """Credit that compares episodes (GRPO, GiGPO, PlanPO, a user's own): an advantage per turn, over all ranks."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from agentic_trl.batching import Row
-from agentic_trl.methods import CREDITS
+from agentic_trl.methods import CREDITS, Credit
 from agentic_trl.ops.returns import spread_turns
 from agentic_trl.process_settings import keeping
 from agentic_trl.trainers.config.host import Host
@@ -25,7 +25,7 @@ from agentic_trl.types import Trajectory, TurnTable
 def group_credit(
     trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence[Row]
 ) -> list[Row]:
-    """Give the tokens of this rank's rows their advantages, from the statistics of all ranks."""
+    """Give the tokens of this rank's rows their advantages and what these are made of, from the statistics of all ranks."""
     tables = _tables_of_ranks(trainer, trajectories)
     everyone = concatenate_tables(tables)
     advantage = turn_advantage(trainer, everyone)
@@ -33,8 +33,13 @@ def group_credit(
         log_flat(trainer, flat_groups(everyone, advantage))
     custom = trainer.advantage_function is not None
     watch_signals(trainer, read_credit(trainer.args, everyone, advantage, custom=custom))
-    local = advantage[own_slice(trainer.accelerator, [len(one.turn_index) for one in tables])]
-    return [replace(row, token_advantage=spread_turns(local, row.turn_of_token)) for row in rows]
+    mine = own_slice(trainer.accelerator, [len(one.turn_index) for one in tables])
+    parts = {name: part[mine] for name, part in _parts_of(trainer, everyone).items()}
+    spread = [spread_turns(advantage[mine], row.turn_of_token) for row in rows]
+    return [
+        replace(row.made_of(parts), token_advantage=one)
+        for row, one in zip(rows, spread, strict=True)
+    ]
 
 
 def find_flat(trainer: Host, trajectories: Sequence[Trajectory]) -> FlatGroups:
@@ -67,10 +72,7 @@ def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
         ValueError: If the user's function gives no tensor with an entry per turn.
     """
     if trainer.advantage_function is None:
-        chosen = CREDITS[str(trainer.args.advantage)]
-        state = trainer.state
-        knobs = chosen.arguments(trainer.args, state.global_step, state.max_steps)
-        advantage: Tensor = chosen.function(table, **knobs)
+        advantage: Tensor = _credit_of(trainer).function(table, **_knobs(trainer))
         return advantage
     with keeping("advantage_function"):
         given: Any = trainer.advantage_function(copy.deepcopy(table))
@@ -82,6 +84,22 @@ def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
         f"advantage_function returned {got}, expected a tensor with an advantage per turn, shape {shape}. "
         "Index what belongs to trajectories by table.trajectory."
     )
+
+
+def _parts_of(trainer: Host, table: TurnTable) -> Mapping[str, Float[Tensor, " turn"]]:
+    """Return what the advantage of each turn is made of; nothing where a user's function gave it."""
+    if trainer.advantage_function is not None or (parts := _credit_of(trainer).parts) is None:
+        return {}
+    return parts(table, **_knobs(trainer))
+
+
+def _credit_of(trainer: Host) -> Credit:
+    return CREDITS[str(trainer.args.advantage)]
+
+
+def _knobs(trainer: Host) -> dict[str, Any]:
+    state = trainer.state
+    return _credit_of(trainer).arguments(trainer.args, state.global_step, state.max_steps)
 
 
 def refuse_unsound(trainer: Host, *, credit: Callable[..., Any]) -> None:

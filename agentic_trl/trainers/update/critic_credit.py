@@ -78,7 +78,13 @@ def credit_rows(
         advantage = turn_mean_advantage(advantage[None], tokens.turn[None])[0]
     flat = (advantage, tokens.value, returns, credit.trained.long())
     credited = [
-        replace(row, token_advantage=one, old_value=value, returns=learnt, value_mask=trained)
+        replace(
+            row.made_of(credit.parts),
+            token_advantage=one,
+            old_value=value,
+            returns=learnt,
+            value_mask=trained,
+        )
         for row, one, value, learnt, trained in zip(
             rows, *(tokens.laid_out(column, rows) for column in flat), strict=True
         )

@@ -1,5 +1,6 @@
 """Cases that one process and two ranks must agree on."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -175,6 +176,21 @@ def refill_run(folder, size, **changes):
     trainer.gradients = gradients
     trainer.train()
     return trainer
+
+
+def written_credit(folder):
+    """What the first generation's turns were trained with, as the files of all ranks say it, by group, member and turn."""
+    names = ("advantages", "weights", "energies", "values", "returns", "credit")
+    lines = [
+        json.loads(line)
+        for path in sorted((folder / "trajectories").glob("step_000000_rank_*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    return {
+        (line["group"], line["member"], index): {name: turn.get(name) for name in names}
+        for line in lines
+        for index, turn in enumerate(line["turns"])
+    }
 
 
 def lengthen(member):

@@ -29,6 +29,7 @@ from tests.trainers.ranks.cases import (
     agent_run,
     episodes_of,
     refill_run,
+    written_credit,
 )
 from tests.trainers.update.ppo_tools import make_ppo
 
@@ -95,6 +96,7 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, replicated, name):
         assert_rounding(two, one, **SUMS)
     losses = [e["loss"] for e in alone.state.log_history if "loss" in e]
     assert_rounding(both["losses"], losses, terms=200, scale=5.0)  # log-probabilities of 200 tokens
+    check_written(written_credit(tmp_path / "one"), both["written"], methods={"planpo"})
     for metric in ("sorl/bias_norm", "sorl/scale", "actfocus/mean_weight", "actfocus/action_share"):
         one, two = (
             [e[metric] for e in log if metric in e]
@@ -117,6 +119,20 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, replicated, name):
     assert one[0]["signal/group_advantage"] > 0
     if name in ("one_and_thirty", "dead_rank", "flat_rank"):
         assert both["micro_batches"][0] != both["micro_batches"][1]
+
+
+def check_written(one, two, *, methods):
+    """The files of two ranks say of each turn what that of one process says, parts included."""
+    assert one.keys() == two.keys()
+    for place, turn in one.items():
+        numbers = {name: turn[name] for name in turn if name != "credit"}
+        assert two[place] == {name: pytest.approx(numbers[name], abs=1e-4) for name in numbers} | {
+            "credit": pytest.approx(turn["credit"], abs=1e-4)
+        }
+    parts = set().union(*(turn["credit"] or () for turn in one.values()))
+    if "planpo" in methods:
+        assert parts == {"trajectory", "response", "alpha"}
+    assert ("delta" in parts) == ("steppo_dead" in methods)
 
 
 @pytest.mark.parametrize("kind", ["replicated", "sharded"])
@@ -191,6 +207,7 @@ def test_two_ranks_train_policy_and_critic_as_one_process(tmp_path, replicated, 
         assert_rounding(two, one, **SUMS)
     for one, two in zip(alone.critic_gradients, both["critic"], strict=True):
         assert_rounding(two, one, **SUMS)
+    check_written(written_credit(tmp_path / "one"), both["written"], methods={name})
     for metric in ("critic/explained_variance", "critic/value_loss"):
         one, two = (
             [e[metric] for e in log if metric in e]

@@ -38,6 +38,7 @@ from tests.trainers.ranks.cases import (
     agent_run,
     episodes_of,
     refill_run,
+    written_credit,
 )
 from tests.trainers.run.outcomes import differences, outcome
 from tests.trainers.update.ppo_tools import make_ppo
@@ -116,6 +117,7 @@ def scripted_case(name, folder, **changes):
     losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
     return {
         "gradients": gradients_of(trainer),
+        "written": written_credit(folder),
         "micro_batches": micro_batches,
         "losses": losses,
         "metrics": trainer.state.log_history,
@@ -128,8 +130,10 @@ def ppo_case(name, folder):
     trainer = make_ppo(folder, trajectories, peft=name in LORA_CASES, **knobs)
     check_world(trainer)
     trainer.train()
+    trainer.accelerator.wait_for_everyone()
     return {
         "gradients": gradients_of(trainer),
+        "written": written_credit(folder),
         "critic": trainer.critic_gradients,
         "metrics": trainer.state.log_history,
     }

@@ -15,7 +15,7 @@ import pytest
 
 from agentic_trl.trainers.run import output_folder
 from agentic_trl.trainers.run.checkpoints import PARTIAL, publish
-from agentic_trl.trainers.run.output_folder import broken_file, locked, newest_whole
+from agentic_trl.trainers.run.output_folder import broken_file, locked, newest_whole, put_aside
 from tests.paths import ROOT
 from tests.tiny import Countdown, make_trainer
 
@@ -199,12 +199,31 @@ def test_files_of_the_user_stay(copy):
     assert os.listdir(copy / PARTIAL) == ["mine"]
 
 
-def test_a_new_run_moves_the_trajectories_of_an_older_one_aside(copy, caplog):
+def test_a_new_run_moves_what_an_older_one_wrote_aside(copy, caplog):
     before = sorted(os.listdir(copy / "trajectories"))
+    logged, facts = (copy / name for name in ("metrics.jsonl", "run.json"))
+    texts = logged.read_text(), facts.read_text()
     trainer = make_trainer(copy, max_steps=1)
     trainer.train()
     assert sorted(os.listdir(copy / "trajectories-1")) == before
     assert sorted(os.listdir(copy / "trajectories")) == before[:1]
-    assert "trajectories of an earlier run, which are now in" in caplog.text
+    assert "trajectories-1, metrics-1.jsonl, run-1.json" in caplog.text
+    assert ((copy / "metrics-1.jsonl").read_text(), (copy / "run-1.json").read_text()) == texts
+    assert len(logged.read_text().splitlines()) == 2  # the step, and the end
     make_trainer(copy, max_steps=2).train(resume_from_checkpoint=str(copy / "checkpoint-1"))
     assert not (copy / "trajectories-2").exists()
+    assert not (copy / "metrics-2.jsonl").exists()
+
+
+def test_what_is_moved_aside_has_one_number(copy, caplog):
+    """The first that none of the three names has."""
+    (copy / "trajectories-1").mkdir()
+    (copy / "run-2.json").write_text("{}")
+    (copy / "metrics.jsonl").unlink()
+    put_aside(str(copy))
+    assert (copy / "trajectories-3").is_dir()
+    assert (copy / "run-3.json").is_file()
+    assert not (copy / "metrics-3.jsonl").exists()
+    assert "now under the names trajectories-3, run-3.json" in caplog.text
+    put_aside(str(copy))
+    assert not list(copy.glob("*-4*"))

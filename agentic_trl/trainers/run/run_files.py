@@ -1,0 +1,168 @@
+"""What a run is and what it logs, as files in its output folder: ``run.json`` and ``metrics.jsonl``.
+
+Contract:
+
+- The first rank writes both, whatever ``log_trajectories`` says. ``run.json`` appears when training begins, and a resumed run keeps when
+  it was first ``started``.
+- ``metrics.jsonl`` has a line for each record of the Trainer's log: its ``step``, then the names in their order, as the log has them. What is
+  logged before training, such as an evaluation, is kept and stands in front of it at step 0; what is logged after it is added.
+- A resumed run writes the file anew when training begins: what it has from before the first step, then what its checkpoint's log has. A new
+  run finds none, since those of an earlier one were put aside (``output_folder.put_aside``).
+- Values of tokens and of what an environment calls secret (``secret_arguments``) are not written, nor those of dictionaries whose key says
+  password, secret, token or API key, nor what stands before the ``@`` of an address.
+- Where a file cannot be written, as on a full disk, the run ends; see ``json_lines``.
+"""
+
+import dataclasses
+import json
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from agentic_trl.run_folder import FACTS, LOG, read_facts
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.run.fingerprint import describe
+from agentic_trl.trainers.run.json_lines import write_whole, written
+from agentic_trl.trainers.run.model_card import package_version
+
+HIDDEN = "..."
+"""What stands for a value that is not shown."""
+
+SECRET = re.compile(
+    r"(^|.*[_\-])(api[_\-]?key|token|secret|password|passwd|authorization|cookie)s?", re.IGNORECASE
+)
+"""Keys whose texts and objects are not shown; numbers are."""
+
+USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""What an address says about who asks."""
+
+
+class RunFiles(TrainerCallback):
+    """Writes both files of a run; a trainer with an environment has one."""
+
+    def __init__(self, trainer: Host) -> None:
+        """Take the trainer.
+
+        Args:
+            trainer: A trainer with an environment.
+        """
+        self._trainer = trainer
+        self._before: list[str] = []
+        self._path: Path | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Write what the run is, and what it has logged so far."""
+        if not state.is_world_process_zero:
+            return
+        folder = Path(str(args.output_dir))
+        self._path = folder / LOG
+        logged = [log_line(record) for record in state.log_history]
+        first = [line for line in _first_lines(self._path) if line not in logged] or self._before
+        write_whole(self._path, [*first, *logged])
+        self._before = []
+        facts = facts_of(self._trainer)
+        facts["started"] = read_facts(folder).get("started") or facts["started"]
+        write_whole(folder / FACTS, [written(facts, indent=2)])
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Add the newest record of the log."""
+        if not state.is_world_process_zero:
+            return
+        line = log_line(state.log_history[-1])
+        if self._path is None:
+            self._before.append(line)
+            return
+        with self._path.open("a", encoding="ascii", newline="\n") as file:
+            file.write(line + "\n")
+
+
+def log_line(record: Mapping[str, Any]) -> str:
+    """Return a record of the log as a line: its step, then the names in their order.
+
+    Args:
+        record: Names and figures, ``step`` among them.
+    """
+    return written({"step": record["step"], **{name: record[name] for name in sorted(record)}})
+
+
+def _first_lines(path: Path) -> Iterator[str]:
+    """The lines of an earlier start that were logged before the first optimizer step."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines():
+        try:
+            if json.loads(line)["step"] == 0:
+                yield line
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+def facts_of(trainer: Host) -> dict[str, Any]:
+    """Return what a run is, as plain values.
+
+    Args:
+        trainer: A trainer with an environment, when training begins.
+    """
+    assert trainer.rollouts is not None
+    specs = trainer.rollouts.specs
+    shown = {name: _plain(spec.shown_kwargs) for name, spec in specs.items()}
+    args = {
+        field.name: _shown(field.name, getattr(trainer.args, field.name))
+        for field in dataclasses.fields(trainer.args)
+        if field.init
+    }
+    if args.get("environment_kwargs") is not None:
+        args["environment_kwargs"] = shown if len(shown) > 1 else next(iter(shown.values()))
+    return {
+        "agentic_trl": package_version(),
+        **{name: version(name) for name in ("trl", "transformers", "torch")},
+        "python": platform.python_version(),
+        "trainer": type(trainer).__name__,
+        "method": str(trainer.args.method),
+        "environment": ", ".join(str(spec.id) for spec in specs.values()) or None,
+        "model": _name_of(trainer),
+        "seed": trainer.args.seed,
+        "world_size": trainer.accelerator.num_processes,
+        "max_steps": trainer.state.max_steps,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "args": args,
+    }
+
+
+def _name_of(trainer: Host) -> str:
+    """The name or path that a model was loaded from, or its class."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return str(getattr(inner.config, "_name_or_path", "") or type(inner).__name__)
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A value with a name, or what stands for it if the name says that it is a secret."""
+    plain = _plain(value)
+    hidden = SECRET.fullmatch(name) and not isinstance(plain, bool | int | float | None)
+    return HIDDEN if hidden else plain
+
+
+def _plain(value: Any) -> Any:
+    """A value of a configuration as JSON has it; objects are described."""
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): _shown(str(key), one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [_plain(one) for one in value]
+        return sorted(parts, key=str) if isinstance(value, set | frozenset) else parts
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else describe(value)
+    return USER.sub(HIDDEN, text).encode("utf-8", "replace").decode("utf-8")
