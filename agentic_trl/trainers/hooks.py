@@ -37,6 +37,7 @@ from agentic_trl.trainers.run.checkpoints import (
     open_folder,
     resume,
 )
+from agentic_trl.trainers.run.console import set_up_console
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
@@ -81,8 +82,6 @@ class EnvironmentHooks(GRPOTrainer):
     """Warns of signals that the method needs and has not."""
     threshold_watch: ThresholdWatch
     """Says so if no score ever reaches ``success_threshold``."""
-    warned_of_no_reward: bool = False
-    """Whether it was said that none applied to an episode."""
     saw_first_kl: bool = False
     """Whether the KL divergence of the run's first optimizer step was looked at."""
     buffered_sets: list[EpisodeSet] | None = None
@@ -107,6 +106,7 @@ class EnvironmentHooks(GRPOTrainer):
         self.signals = SignalWatch.of(self)
         self.threshold_watch = ThresholdWatch()
         self.ahead = ahead_of(self, manager)
+        set_up_console(self)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Warn of what a subclass replaces in vain."""

@@ -15,6 +15,7 @@ from typing import Any
 from agentic_trl.batching import EpisodeSet, Row
 from agentic_trl.old_names import COLUMNS
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.run.trackers import show_episodes
 from agentic_trl.types import Trajectory, Turn
 
 
@@ -43,6 +44,7 @@ def write_traces(
         for line in trace_lines(trajectories, rows):
             file.write(json.dumps({"step": step, **line}) + "\n")
     unfinished.replace(path)
+    show_episodes(trainer, trace_lines(trajectories, rows))
 
 
 def remove_traces(output_dir: str, *, first_step: int) -> None:
