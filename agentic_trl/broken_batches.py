@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from agentic_trl.error_kinds import WHERE, BrokenEnvironmentsError
 from agentic_trl.evaluation import EpisodeRecord
+from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.rollout.episode.play import OWN_ANSWER
 from agentic_trl.types import StopReason
 
@@ -62,17 +63,24 @@ def summarize_faults(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     return metrics
 
 
-def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction: float) -> None:
+def refuse_broken_batch(
+    records: Sequence[EpisodeRecord],
+    *,
+    max_failed_fraction: float,
+    repeated: RepeatedWarnings | None = None,
+) -> None:
     """Stop a run that would train on next to nothing.
 
     Args:
         records: Episodes of all ranks.
         max_failed_fraction: Largest share of failed environments that a run bears.
+        repeated: Warnings of the run; ``None`` says what there is to say.
 
     Raises:
         BrokenEnvironmentsError: If more environments failed; the first error is quoted with its traceback.
         ValueError: If every episode ended before its first response for want of context.
     """
+    repeated = RepeatedWarnings() if repeated is None else repeated
     failed = [one for one in records if one.stop.failed]
     if failed:
         share, first = len(failed) / len(records), failed[0].error
@@ -84,9 +92,19 @@ def refuse_broken_batch(records: Sequence[EpisodeRecord], *, max_failed_fraction
                 f"{max_failed_fraction}. The first error: {first}. {ANOTHER_TEMPLATE if own else MEND}"
                 f"{'' if own else traceback_of(failed[0])}"
             )
-        logger.warning("%d of %d %s failed; first: %s", len(failed), len(records), what, first)
+        repeated.warn(
+            logger,
+            f"{what} failed",
+            "%d of %d %s failed; first: %s",
+            len(failed),
+            len(records),
+            what,
+            first,
+        )
     elif retried := [one for one in records if one.faults]:
-        logger.warning(
+        repeated.warn(
+            logger,
+            "environments failed, and their episodes were played anew",
             "The environments of %d of %d episodes failed, and the episodes were played anew; first: %s",
             len(retried),
             len(records),
@@ -107,19 +125,28 @@ def traceback_of(failed: EpisodeRecord) -> str:
     return f"{WHERE}{trace}" if trace else ""
 
 
-def warn_of_useless_batch(records: Sequence[EpisodeRecord]) -> None:
-    """Warn if nothing can be learnt from a batch for a reason that a setting can mend."""
+def warn_of_useless_batch(records: Sequence[EpisodeRecord], repeated: RepeatedWarnings) -> None:
+    """Warn if nothing can be learnt from a batch for a reason that a setting can mend.
+
+    Args:
+        records: Episodes of all ranks.
+        repeated: Warnings of the run.
+    """
     played = [one for one in records if one.turns]
     if played and all(one.invalid == one.turns for one in played):
-        logger.warning(
+        repeated.warn(
+            logger,
+            "no response held an accepted action",
             "No response of this batch held an action that the environment accepted. Check the action "
-            "format against what the model writes (log_completions=True shows it)."
+            "format against what the model writes (log_completions=True shows it).",
         )
     limits = {StopReason.TOKEN_LIMIT, StopReason.CONTEXT_OVERFLOW}
     responses, cut = (sum(getattr(one, name) for one in records) for name in ("turns", "cut"))
     if (records and all(one.stop in limits for one in records)) or cut > MOSTLY * responses:
-        logger.warning(
+        repeated.warn(
+            logger,
+            "responses were cut by a token limit",
             "Nearly all responses of this batch, or all its episodes, were cut by a token limit. "
             "Raise max_tokens_per_turn (max_completion_length), max_tokens_per_trajectory or "
-            "max_context_tokens, or shorten the history."
+            "max_context_tokens, or shorten the history.",
         )

@@ -1,13 +1,25 @@
 """The progress bar of a rollout."""
 
+from typing import Any
+
 from tqdm.auto import tqdm
 
 
 class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
-    """A bar that counts finished episodes and shows the turns taken."""
+    """A bar that counts finished episodes, turns, and the sampled tokens a second; it shows the time left.
+
+    It is drawn twice a second at most, whether an episode has ended or not, and its text is made then alone.
+    """
 
     def __init__(self, total: int, *, description: str, disable: bool) -> None:
-        """Open the bar."""
+        """Open the bar.
+
+        Args:
+            total: Episodes to be played.
+            description: Its text.
+            disable: Whether nothing is shown.
+        """
+        self.turns_taken = self.tokens_sampled = 0
         super().__init__(
             total=total,
             desc=description,
@@ -15,16 +27,26 @@ class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
             leave=False,
             disable=disable,
             mininterval=0.5,
+            miniters=0,
+            dynamic_ncols=True,
         )
-        self.turns_taken = 0
 
-    def advance(self, turns: int, finished: int) -> None:
-        """Note a round.
+    def advance(self, turns: int, finished: int, tokens: int) -> None:
+        """Note what was played since the last call.
 
         Args:
-            turns: Turns taken in it.
-            finished: Episodes that ended in it.
+            turns: Turns taken.
+            finished: Episodes that ended.
+            tokens: Tokens sampled.
         """
         self.turns_taken += turns
-        self.set_postfix(turns=self.turns_taken, refresh=False)
+        self.tokens_sampled += tokens
         self.update(finished)
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What the bar is drawn from."""
+        shown: dict[str, Any] = super().format_dict
+        rate = self.tokens_sampled / shown["elapsed"] if shown["elapsed"] > 0 else 0.0
+        shown["postfix"] = f"turns={self.turns_taken}, {rate:.0f} tokens/s"
+        return shown

@@ -25,7 +25,6 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
 import yaml
-from transformers import PrinterCallback, TrainerCallback
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
 from agentic_trl import (
@@ -39,17 +38,11 @@ from agentic_trl.command_line import fail, find_user_modules, is_for_users, nami
 from agentic_trl.methods import methods_of
 from agentic_trl.old_names import KNOBS, new_flags
 from agentic_trl.trainers.config.paths import fixed
+from agentic_trl.trainers.run.console import console_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
 from recipes import records
 from recipes.model_fields import refuse_unread
-
-SHOWN = {
-    "success_rate": "success",
-    "turns/success_mean": "turns per success",
-    "tokens_per_turn/success": "tokens per response",
-}
-"""Metrics that are printed, and what they are called there."""
 
 
 @dataclass
@@ -127,7 +120,8 @@ def run(
         numbers["history"] = [one for one in trainer.state.log_history if "success_rate" in one]
         path = Path(args.output_dir) / "metrics.json"
         path.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8", newline="\n")
-        print_result(numbers)
+        if (console := console_of(trainer)) is not None:
+            console.print_summary()
         print(f"model and metrics: {args.output_dir}")
         if record_path is not None:
             line = records.make_record(
@@ -304,49 +298,10 @@ def build(recipe: RecipeArguments, args: AgenticGRPOConfig, model: ModelConfig) 
         environment=recipe.environment,
         peft_config=get_peft_config(model),
         quantization_config=get_quantization_config(model),
-        callbacks=[ProgressLines()],
     )
-    trainer.remove_callback(PrinterCallback)  # It prints every metric of every log.
+    if (console := console_of(trainer)) is not None:
+        console.summary_when_trained = False  # it comes when the held-out tasks are played again
     return trainer
-
-
-class ProgressLines(TrainerCallback):
-    """Prints a line for each log of training and each evaluation."""
-
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
-    ) -> None:
-        """Print the metrics that matter.
-
-        Args:
-            args: Configuration of the trainer.
-            state: Progress of the training.
-            control: Unused.
-            logs: The metrics.
-            **kwargs: Unused.
-        """
-        del control, kwargs
-        if not state.is_world_process_zero:
-            return
-        held_out = "eval_success_rate" in logs
-        shown = _plain(logs) if held_out else logs
-        numbers = [f"{label} {shown[key]:5.2f}" for key, label in SHOWN.items() if key in shown]
-        if numbers:
-            what = "held-out" if held_out else "training"
-            steps = state.max_steps or args.max_steps
-            print(f"step {state.global_step:4d}/{steps}  {what}  {'  '.join(numbers)}", flush=True)
-
-
-def print_result(numbers: dict[str, Any]) -> None:
-    """Print held-out metrics before and after.
-
-    Args:
-        numbers: Content of ``metrics.json``.
-    """
-    print(f"\nheld-out tasks, {numbers['method']}, {numbers['seconds']:.0f} s")
-    for key, label in SHOWN.items():
-        before, after = (numbers[when].get(key, float("nan")) for when in ("before", "after"))
-        print(f"  {label:20s} {before:6.3f} -> {after:6.3f}")
 
 
 def _plain(metrics: dict[str, Any]) -> dict[str, Any]:

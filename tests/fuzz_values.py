@@ -44,6 +44,7 @@ PLAUSIBLE = {
     "flat_groups": ["keep", "drop", "refill"],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "rollout_order": ["arrival", "rounds"],
+    "log_format": ["lines", "dict"],
     "rollout_device": ["cpu", "cuda:1", "cpu, cpu", "nowhere"],
     "env_worker_kind": ["thread", "process"],
     "env_timeout": [5.0, 60],

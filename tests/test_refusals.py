@@ -107,7 +107,7 @@ NAMES = [
     *["method", "advantage", "importance_sampling_level", "loss_aggregation", "token_weighting"],
     *["planpo_response_group", "clip_normalization", "sorl_norm", "on_nonfinite_gradient"],
     *["rollout_engine", "rollout_order", "vllm_importance_sampling_mode", "env_worker_kind"],
-    *["turn_credit", "history", "sampler_correction", "old_logprobs", "flat_groups"],
+    *["turn_credit", "history", "sampler_correction", "old_logprobs", "flat_groups", "log_format"],
 ]
 COUNTS = ["num_train_tasks", "num_eval_tasks", "max_turns", "max_tokens_per_turn"]
 COUNTS += ["max_tokens_per_trajectory", "max_context_tokens", "max_tokens_per_microbatch"]
@@ -334,6 +334,7 @@ SUPPORTED = {
     "env_retries": [0, 5],
     "max_failed_fraction": [0, 0.5, 1],
     "log_trajectories": [True, False],
+    "log_format": ["lines", "dict"],
     "flat_groups": ["keep", "drop", "refill"],
     "max_refills": [None, 1, 600],
     "on_nonfinite_gradient": ["stop", "skip"],

@@ -275,11 +275,12 @@ class _Generation:
         self._idle = idle
         self._say = say
         self._began = self._said = time.monotonic()
-        self._turns = self._finished = 0
+        self._turns = self._finished = self._tokens = 0
 
-    def advance(self, turns: int, finished: int) -> None:
+    def advance(self, turns: int, finished: int, tokens: int) -> None:
         self._turns += turns
         self._finished += finished
+        self._tokens += tokens
         if time.monotonic() - self._said > NEWS:
             self._report()
 
@@ -289,5 +290,7 @@ class _Generation:
         self._say(Played(generation=self._number, trajectories=trajectories, **times))
 
     def _report(self) -> None:
-        self._say(Progress(generation=self._number, turns=self._turns, finished=self._finished))
-        self._said, self._turns, self._finished = time.monotonic(), 0, 0
+        counts = {"turns": self._turns, "finished": self._finished, "tokens": self._tokens}
+        self._say(Progress(generation=self._number, **counts))
+        self._said = time.monotonic()
+        self._turns = self._finished = self._tokens = 0

@@ -82,6 +82,8 @@ class Progress:
     """Turns taken since the last such message."""
     finished: int
     """Episodes that ended since then."""
+    tokens: int
+    """Tokens sampled since then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

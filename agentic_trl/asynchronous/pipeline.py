@@ -49,7 +49,7 @@ class Pipeline:
     def take(
         self,
         generation: int,
-        progress: Callable[[int, int], None] = lambda turns, finished: None,
+        progress: Callable[[int, int, int], None] = lambda turns, finished, tokens: None,
     ) -> Any:
         """Begin what is due with the weights as they are, and return the episodes of a generation.
 

@@ -119,7 +119,7 @@ class Player:
         self._channel: Channel | None = None
         self._deaths = 0
         self._open: dict[int, Job] = {}
-        self._news: dict[int, tuple[int, int]] = {}
+        self._news: dict[int, tuple[int, int, int]] = {}
         self.played: dict[int, Any] = {}
         """Trajectories of each generation that is played and not yet taken."""
         self.seconds: dict[int, tuple[float, float]] = {}
@@ -140,19 +140,19 @@ class Player:
     def take(
         self,
         generation: int,
-        progress: Callable[[int, int], None] = lambda turns, finished: None,
+        progress: Callable[[int, int, int], None] = lambda turns, finished, tokens: None,
     ) -> Any:
         """Wait for a generation, and return its trajectories.
 
         Args:
             generation: Its number; it was asked for.
-            progress: Called with turns taken and episodes finished, those of before included.
+            progress: Called with turns taken, episodes finished and tokens sampled, those of before included.
 
         Raises:
             RuntimeError: If the process dies again and again, or the generation was taken before.
         """
         while True:
-            progress(*self._news.pop(generation, (0, 0)))
+            progress(*self._news.pop(generation, (0, 0, 0)))
             if generation in self.played:
                 return self.played.pop(generation)
             if generation not in self._open:
@@ -189,8 +189,12 @@ class Player:
             message.error.add_note(f"In the process that plays episodes:\n{message.traceback}")
             raise message.error
         if isinstance(message, Progress):
-            turns, finished = self._news.get(message.generation, (0, 0))
-            self._news[message.generation] = (turns + message.turns, finished + message.finished)
+            turns, finished, tokens = self._news.get(message.generation, (0, 0, 0))
+            self._news[message.generation] = (
+                turns + message.turns,
+                finished + message.finished,
+                tokens + message.tokens,
+            )
         elif isinstance(message, Played):
             self._deaths = 0
             del self._open[message.generation]

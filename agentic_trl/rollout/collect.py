@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from agentic_trl.process_settings import ProcessSettings
-from agentic_trl.rollout.engines.base import Request
+from agentic_trl.rollout.engines.base import Request, Sample
 from agentic_trl.rollout.env_pool.pool import LINGER, Environments
 from agentic_trl.rollout.env_pool.replies import Reply, Stepped
 from agentic_trl.rollout.episode.attempt import Answer, Episode, Keep, Reset, Rollout, Step
@@ -125,6 +125,7 @@ class _Collection:
     asked: int = 0
     turns: int = 0
     finished: int = 0
+    tokens: int = 0
 
     def run(self) -> Steps[None]:
         """Let engine and environments work until all episodes are done, on all ranks if need be."""
@@ -229,10 +230,11 @@ class _Collection:
     def _advance(self) -> None:
         for index, answer in self.rollout.engine.advance():
             self.asked -= 1
+            self.tokens += len(answer.ids) if isinstance(answer, Sample) else 0
             request = self._settle(index, answer)
             assert request is None
 
     def _report(self) -> None:
         if self.turns or self.finished:
-            self.rollout.progress(self.turns, self.finished)
-            self.turns = self.finished = 0
+            self.rollout.progress(self.turns, self.finished, self.tokens)
+            self.turns = self.finished = self.tokens = 0

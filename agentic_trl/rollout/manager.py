@@ -139,7 +139,7 @@ class RolloutManager:
         temperature: float | None = None,
         at_once: int | None = None,
         version: int | None = None,
-        progress: Callable[[int, int], None] = lambda turns, finished: None,
+        progress: Callable[[int, int, int], None] = lambda turns, finished, tokens: None,
     ) -> list[Trajectory]:
         """Play episodes.
 
@@ -149,7 +149,7 @@ class RolloutManager:
             temperature: Sampling temperature, 0 for greedy; ``None`` takes the settings'.
             at_once: Episodes in flight, besides the bound of the settings; ``None`` for all.
             version: Optimizer steps that the weights have seen, for ``Turn.policy_version``.
-            progress: Called with turns taken and episodes finished.
+            progress: Called with turns taken, episodes finished and tokens sampled.
 
         Returns:
             A trajectory for each start.
@@ -167,7 +167,7 @@ class RolloutManager:
         *,
         temperature: float | None = None,
         version: int | None = None,
-        progress: Callable[[int, int], None] = lambda turns, finished: None,
+        progress: Callable[[int, int, int], None] = lambda turns, finished, tokens: None,
     ) -> Collecting:
         """Play episodes step by step, beside others, in a process that does nothing else.
 
@@ -176,7 +176,7 @@ class RolloutManager:
             starts: The episodes.
             temperature: Sampling temperature, 0 for greedy; ``None`` takes the settings'.
             version: Optimizer steps that the weights have seen, for ``Turn.policy_version``.
-            progress: Called with turns taken and episodes finished.
+            progress: Called with turns taken, episodes finished and tokens sampled.
 
         Returns:
             The steps, which give a trajectory for each start in the end; see ``collecting``.
@@ -193,7 +193,7 @@ class RolloutManager:
         temperature: float | None,
         at_once: int | None,
         version: int | None,
-        progress: Callable[[int, int], None],
+        progress: Callable[[int, int, int], None],
     ) -> Rollout:
         sampling = self.settings.sampling
         if temperature is not None:

@@ -30,6 +30,7 @@ from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.progress import calls_per_generation
 from agentic_trl.trainers.run import checkpoints
 from agentic_trl.trainers.run.ahead import Ahead, ahead_of, play_generation, playing_ahead
+from agentic_trl.trainers.run.console import set_up_console
 from agentic_trl.trainers.run.episodes import evaluation_starts, play_episodes
 from agentic_trl.trainers.run.fingerprint import fingerprint
 from agentic_trl.trainers.run.metrics import evaluation_metrics, log_episodes, log_texts
@@ -75,8 +76,6 @@ class EnvironmentHooks(GRPOTrainer):
     """Warns of signals that the method needs and has not."""
     threshold_watch: ThresholdWatch
     """Says so if no score ever reaches ``success_threshold``."""
-    warned_of_no_reward: bool = False
-    """Whether it was said that none applied to an episode."""
     saw_first_kl: bool = False
     """Whether the KL divergence of the run's first optimizer step was looked at."""
     buffered_sets: list[EpisodeSet] | None = None
@@ -102,6 +101,7 @@ class EnvironmentHooks(GRPOTrainer):
         self.threshold_watch = ThresholdWatch()
         self.ahead = ahead_of(self, manager)
         self.add_callback(RunFiles(self))
+        set_up_console(self)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Warn of what a subclass replaces in vain."""

@@ -127,7 +127,7 @@ class World:
         assert generation < self.generations
         return Job(generation=generation, slot=slot, version=self.step, starts=[], temperature=1.0)
 
-    def progress(self, turns, finished):
+    def progress(self, turns, finished, tokens):
         assert turns >= 0
 
     def turn(self):
@@ -211,7 +211,9 @@ class Child:
             if drawn < 0.4:
                 self.end(job, seen[0])
             elif drawn < 0.6:
-                self.outbox.append(Progress(generation=job.generation, turns=1, finished=0))
+                self.outbox.append(
+                    Progress(generation=job.generation, turns=1, finished=0, tokens=2)
+                )
 
     def end(self, job, seen):
         assert seen is not None, "weights were played before they were there"

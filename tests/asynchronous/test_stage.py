@@ -196,6 +196,9 @@ def test_the_oldest_goes_first(theatre):
     assert [m.generation for m in one.said if isinstance(m, Played)] == [4, 5]
     finished = [m.finished for m in one.said if isinstance(m, Progress)]
     assert sum(finished) == 12
+    played = [one for m in one.said if isinstance(m, Played) for one in m.trajectories]
+    tokens = [m.tokens for m in one.said if isinstance(m, Progress)]
+    assert sum(tokens) == sum(one.sampled_tokens for one in played)
 
 
 def test_an_error_is_said_and_nothing_goes_on(theatre):

@@ -92,7 +92,7 @@ def test_results_keep_the_order_of_the_tasks():
         environments,
         [[GO] * n for n in lengths],
         starts=starts,
-        progress=lambda turns, finished: rounds.append((turns, finished)),
+        progress=lambda turns, finished, tokens: rounds.append((turns, finished, tokens)),
     )
     assert [len(one.turns) for one in trajectories] == lengths
     assert [one.score for one in trajectories] == [3.0, 1.0, 4.0, 2.0]
@@ -103,7 +103,7 @@ def test_results_keep_the_order_of_the_tasks():
         [0, 2],
         [2],
     ]
-    assert rounds == [(4, 1), (3, 1), (2, 1), (1, 1)]
+    assert rounds == [(4, 1, 16), (3, 1, 12), (2, 1, 8), (1, 1, 4)]  # a GO is 4 tokens
     assert engine.finished >= 1
 
 

@@ -98,8 +98,8 @@ def test_progress_counts_all_turns_and_episodes():
     seen = []
     scripts = [script(0, 0, 1), Script(first=OSError("x")), script(2)]
     engine = Stepwise(*[[GO] * 3] * 3, slots=2)
-    run(scripts, [], engine=engine, progress=lambda turns, done: seen.append((turns, done)))
-    assert seen == [(0, 1), (2, 1), (1, 0), (1, 1)]
+    run(scripts, [], engine=engine, progress=lambda *counts: seen.append(counts))
+    assert seen == [(0, 1, 0), (2, 1, 8), (1, 0, 4), (1, 1, 4)]  # a GO is 4 tokens
 
 
 class Gate(Script):

@@ -38,8 +38,8 @@ class Rollout:
     order: str = "arrival"
     """``"arrival"``: the engine steps with the requests that are there; ``"rounds"``: it waits for every environment
     in flight, and takes their answers in the order of the episodes."""
-    progress: Callable[[int, int], None] = lambda turns, finished: None
-    """Called with the turns taken and the episodes finished since the last call."""
+    progress: Callable[[int, int, int], None] = lambda turns, finished, tokens: None
+    """Called with the turns taken, the episodes finished and the tokens sampled since the last call."""
     anyone: Callable[[bool], bool] = lambda active: active
     """For an engine that is ``collective``: whether any rank has unfinished episodes, asked by all ranks
     together before each step of the engine."""

@@ -39,6 +39,7 @@ def check_names(config: GRPOConfig) -> None:
         "old_logprobs": ("auto", "recomputed", "sampler"),
         "vllm_importance_sampling_mode": CORRECTION_MODES,
         "env_worker_kind": ("thread", "process"),
+        "log_format": ("lines", "dict"),
     }
     fields = {field.name for field in dataclasses.fields(config)}
     for name, legal in choices.items():

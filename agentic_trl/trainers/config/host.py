@@ -13,6 +13,7 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState
 
+from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.types import Trajectory, TurnTable
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Host(Protocol):
     router_aux_loss_coef: float
     eos_token_ids: Sequence[int]
     processing_class: Any
+    callback_handler: Any
     vllm_generation: Any
     _tokenizer: PreTrainedTokenizerBase
     _name: str
@@ -86,7 +88,8 @@ class Host(Protocol):
     fingerprint: dict[str, str]
     probed: bool
     saw_first_kl: bool
-    warned_of_no_reward: bool
+    repeated: RepeatedWarnings
+    rollout_seconds: float
 
     play: Callable[..., list[Trajectory]]
     compute_loss: Callable[..., Tensor]

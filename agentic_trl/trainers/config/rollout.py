@@ -108,6 +108,10 @@ class RolloutConfig(GRPOConfig):
         True,
         help="Write one generation per logging_steps to output_dir/trajectories as JSON lines.",
     )
+    log_format: str = knob(
+        "lines",
+        help="What a run prints: 'lines', one a logging step with what moved and a summary at the end, or TRL's 'dict'.",
+    )
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
         *GRPOConfig._VALID_DICT_FIELDS,

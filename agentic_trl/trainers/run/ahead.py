@@ -47,10 +47,14 @@ def play_generation(trainer: Host, tasks: Sequence[Mapping[str, Any]]) -> Sequen
         trainer: The trainer.
         tasks: A task for each episode, as the data loader gave them.
     """
+    began = monotonic()
     if trainer.ahead is not None:
-        return trainer.ahead.take(tasks)
-    starts = training_starts(trainer, tasks)
-    return trainer.play(starts, temperature=trainer.temperature, description="rollout")
+        played = trainer.ahead.take(tasks)
+    else:
+        starts = training_starts(trainer, tasks)
+        played = trainer.play(starts, temperature=trainer.temperature, description="rollout")
+    trainer.rollout_seconds += monotonic() - began
+    return played
 
 
 def ahead_of(trainer: Host, manager: Mapping[str, Any]) -> "Ahead | None":

@@ -17,6 +17,7 @@ from transformers import TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, sort_checkpoints
 
+from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.config.paths import fixed
 from agentic_trl.trainers.model.peft_adapters import same_flags
@@ -49,6 +50,8 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | None:
         ValueError: If it is broken or missing.
     """
     trainer._step, trainer.buffered_sets = 0, None
+    trainer.repeated = RepeatedWarnings(main=trainer.accelerator.is_main_process)
+    trainer.rollout_seconds = 0.0
     folder = str(trainer.args.output_dir)
     chosen = newest_whole(folder) if wanted is True else fixed(wanted) or None
     if isinstance(chosen, str):

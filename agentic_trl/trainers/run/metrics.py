@@ -24,7 +24,11 @@ def log_episodes(trainer: Host, trajectories: Sequence[Trajectory]) -> None:
         ValueError: If no first prompt fits the context.
     """
     records = gather_object([EpisodeRecord.of(one) for one in trajectories])
-    refuse_broken_batch(records, max_failed_fraction=trainer.args.max_failed_fraction)
+    refuse_broken_batch(
+        records,
+        max_failed_fraction=trainer.args.max_failed_fraction,
+        repeated=trainer.repeated,
+    )
     log = trainer._metrics["train"]
     step = trainer.state.global_step
     ages = summarize_staleness(records, step=step)
@@ -32,7 +36,7 @@ def log_episodes(trainer: Host, trajectories: Sequence[Trajectory]) -> None:
         log[name].append(value)
     trainer._total_train_tokens += sum(one.tokens for one in records)
     log["num_tokens"] = [trainer._total_train_tokens]
-    warn_of_useless_batch(records)
+    warn_of_useless_batch(records, trainer.repeated)
     trainer.threshold_watch.look(records, step=step)
 
 
@@ -51,7 +55,11 @@ def evaluation_metrics(
         ValueError: If no first prompt fits the context.
     """
     records = gather_object([EpisodeRecord.of(one) for one in trajectories])
-    refuse_broken_batch(records, max_failed_fraction=trainer.args.max_failed_fraction)
+    refuse_broken_batch(
+        records,
+        max_failed_fraction=trainer.args.max_failed_fraction,
+        repeated=trainer.repeated if trainer.is_in_train else None,
+    )
     metrics = {**summarize_tasks(records), **summarize_faults(records)}
     return {f"{prefix}_{name}": value for name, value in metrics.items()}
 

@@ -13,6 +13,7 @@ Contract:
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,7 +80,9 @@ def refill(
         numbers = {group: count + n for n, group in enumerate(groups, start=1)}
         mine = [i for i, one in enumerate(trained) if one.group in tasks]
         starts = [_start(trainer, trained[i], tasks, numbers) for i in mine]
+        began = perf_counter()
         played = trainer.play(starts, temperature=trainer.temperature, description="refill")
+        trainer.rollout_seconds += perf_counter() - began
         for i, one in zip(mine, score([start.task for start in starts], played), strict=True):
             trainer.replaced.setdefault(i, trained[i])
             trained[i] = one
@@ -139,6 +142,10 @@ def _log(trainer: Host, trained: Sequence[Trajectory], count: int, tokens: int) 
     log["groups/refilled"].append(float(count))
     if count:
         records = gather_object([EpisodeRecord.of(one) for one in trained])
-        refuse_broken_batch(records, max_failed_fraction=trainer.args.max_failed_fraction)
+        refuse_broken_batch(
+            records,
+            max_failed_fraction=trainer.args.max_failed_fraction,
+            repeated=trainer.repeated,
+        )
         trainer._total_train_tokens += tokens
         log["num_tokens"] = [trainer._total_train_tokens]

@@ -25,6 +25,7 @@ from agentic_trl.old_names import COLUMNS
 from agentic_trl.run_folder import EPISODES
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.json_lines import write_whole, written
+from agentic_trl.trainers.run.trackers import show_episodes
 from agentic_trl.turn_table import is_left_out
 from agentic_trl.types import TokenKind, Trajectory, Turn
 
@@ -61,6 +62,9 @@ def write_traces(
     lines = trace_lines(trajectories, rows, skip_truncated=args.mask_truncated_completions)
     texts = (written({"step": step, **line}) for line in lines)
     write_whole(Path(args.output_dir) / EPISODES / name, texts)
+    show_episodes(
+        trainer, trace_lines(trajectories, rows, skip_truncated=args.mask_truncated_completions)
+    )
 
 
 def remove_traces(output_dir: str, *, first_step: int) -> None:

@@ -36,7 +36,12 @@ def guard_gradients(trainer: Host) -> None:
             f"optimizer step {step}. Lower the learning rate, check the rewards for NaN, use bf16 instead of fp16, or "
             "set on_nonfinite_gradient='skip' to leave such optimizer steps out."
         )
-    logger.warning("Optimizer step %d is skipped: its gradient is NaN or infinite.", step + 1)
+    trainer.repeated.warn(
+        logger,
+        "optimizer steps skipped, the gradient was not finite",
+        "Optimizer step %d is skipped: its gradient is NaN or infinite.",
+        step + 1,
+    )
     for parameter in trainer.trained_parameters():
         parameter.grad = None
 

@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -49,6 +49,8 @@ class SignalWatch:
     """Optimizer steps that a rollout serves."""
     shares: dict[str, float] = field(init=False, default_factory=dict)
     """Last share of each signal."""
+    held_back: Counter[str] = field(init=False, default_factory=Counter)
+    """Times that something wrong was not said, since it had been."""
     _since: dict[str, int] = field(init=False, default_factory=dict)
     _said: dict[str, int] = field(init=False, default_factory=dict)
     _step: int = field(init=False, default=0)
@@ -70,6 +72,7 @@ class SignalWatch:
         """
         if step < self._step:
             self._since, self._said = {}, {}
+            self.held_back.clear()
         self._step = step
         if not wrong:
             self._since.pop(name, None)
@@ -77,6 +80,7 @@ class SignalWatch:
         since = self._since.setdefault(name, step)
         soon = name in self._said and step - self._said[name] < EVERY
         if step - since + 1 < patience or soon:
+            self.held_back[name] += soon
             return False
         self._said[name] = step
         return True

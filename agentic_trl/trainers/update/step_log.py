@@ -62,7 +62,9 @@ def log_step(trainer: Host, sums: Mapping[str, Any], seconds: float) -> None:
         watch_update(trainer, totals)
     masked = totals.get("masked", 0.0)
     if masked > MOSTLY_MASKED:
-        logger.warning(
+        trainer.repeated.warn(
+            logger,
+            "the correction masked most of the loss",
             "The sampler and the policy disagree so much that %.0f%% of the loss is masked. Long rows add up differences: "
             "set sampler_correction='token_truncate' (and leave vllm_importance_sampling_* alone), lower max_staleness, "
             "or bring vLLM's precision and the policy's together.",

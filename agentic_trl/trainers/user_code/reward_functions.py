@@ -214,15 +214,16 @@ def _log_means(
 def _warn_of_no_reward(
     trainer: Host, trajectories: Sequence[Trajectory], added: Sequence[float]
 ) -> None:
-    """Say once that nothing scored some episodes."""
+    """Say that nothing scored some episodes."""
     unscored = [
         one
         for one, more in zip(trajectories, added, strict=True)
         if isnan(more) and not one.failed and not any(turn.reward for turn in one.turns)
     ]
-    if unscored and not trainer.warned_of_no_reward:
-        trainer.warned_of_no_reward = True
-        logger.warning(
+    if unscored:
+        trainer.repeated.warn(
+            logger,
+            "no reward function applied to some episodes",
             "All reward functions returned None for %d of %d episodes, which earned nothing in their environment either; "
             "they count with score 0. The first task: %.200r. Let a reward function apply to every task.",
             len(unscored),

@@ -16,6 +16,7 @@ from datasets import Dataset
 from torch import nn
 
 from agentic_trl.environments.single_turn import SingleTurn
+from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.user_code import reward_functions
 from agentic_trl.trainers.user_code.reward_functions import (
@@ -100,7 +101,7 @@ def score(trainer, functions, episodes, *, weights=None, **more):
         "reward_func_names": [getattr(one, "__name__", "judge") for one in given],
         "reward_processing_classes": [None] * len(given),
         "reward_weights": torch.tensor([1.0, *(weights or [1.0] * len(functions))]),
-        "warned_of_no_reward": False,
+        "repeated": RepeatedWarnings(),
         **more,
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,159 @@
+"""What a run prints (``log_format``): lines and a summary in place of transformers' dictionaries of all metrics.
+
+The callback takes the place of the one that transformers has for printing, and is one: what removes ``PrinterCallback`` or ``ProgressCallback``
+from a trainer removes it. Callbacks of the user's stay, and so does that of notebooks, beside which the summary alone is printed.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from time import perf_counter, time
+from typing import Any
+
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+from agentic_trl.environments.single_turn import SingleTurn
+from agentic_trl.repeated import RepeatedWarnings
+from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated
+from agentic_trl.trainers.run.summary import Evaluated, Training, summary_lines
+
+
+def set_up_console(trainer: Host) -> None:
+    """Let a trainer print what its configuration says, and count the warnings that come again.
+
+    Args:
+        trainer: A trainer whose callbacks are in place.
+    """
+    trainer.repeated = RepeatedWarnings(main=trainer.accelerator.is_main_process)
+    trainer.rollout_seconds = 0.0
+    if trainer.args.log_format == "dict":
+        return
+    callbacks = trainer.callback_handler.callbacks
+    theirs = PrinterCallback if trainer.args.disable_tqdm else ProgressCallback
+    places = [index for index, one in enumerate(callbacks) if type(one) is theirs]
+    if not places:
+        trainer.add_callback(Console(trainer, lines=False))
+    elif trainer.args.disable_tqdm:
+        callbacks[places[-1]] = PlainConsole(trainer)
+    else:
+        callbacks[places[-1]] = ConsoleWithBar(trainer)
+
+
+class Console(TrainerCallback):
+    """Prints a line for each log of training and each evaluation, and a summary when training has ended."""
+
+    def __init__(self, trainer: Host, *, lines: bool = True) -> None:
+        """Have printed nothing yet.
+
+        Args:
+            trainer: The trainer, whose main process prints.
+            lines: Whether lines are printed, or the summary alone.
+        """
+        super().__init__()
+        assert trainer.rollouts is not None
+        specs = trainer.rollouts.specs.values()
+        self._trainer = trainer
+        self._prints_lines = lines
+        self._text = all(one.entry_point is SingleTurn for one in specs)
+        self._lines = Lines(columns_of(trainer.args, text=self._text))
+        self._evaluations: list[Evaluated] = []
+        self._seconds = self._evaluating = self._began = self._since = 0.0
+        self.summary_when_trained = True
+        """Whether the summary is printed when training ends; a script may print it later (``print_summary``)."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
+        """Print a line.
+
+        Args:
+            args: Configuration of the trainer.
+            state: Progress of the training.
+            control: Unused.
+            logs: The metrics.
+            **more: Unused.
+        """
+        del control, more
+        logs, steps = logs or {}, state.max_steps or args.max_steps
+        prefix = evaluated(logs)
+        if prefix is None:
+            line = self._lines.training(logs, step=state.global_step, steps=steps)
+        else:
+            self._keep(logs, prefix, state.global_step)
+            self._evaluating += self._trainer.is_in_train * logs.get(f"{prefix}_runtime", 0.0)
+            place = {"step": state.global_step, "steps": steps}
+            line = self._lines.evaluation(logs, **place, prefix=prefix, text=self._text)
+        if line is not None and self._prints_lines and state.is_world_process_zero:
+            write(line)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Start the clock; what was evaluated last is what training begins with.
+
+        Args:
+            args: Configuration of the trainer.
+            state: Progress of the training.
+            control: What is to be done next.
+            **more: Unused.
+        """
+        super().on_train_begin(args, state, control, **more)
+        self._began, self._since, self._evaluating = perf_counter(), time(), 0.0
+        latest = {one.prefix: replace(one, step=0) for one in self._evaluations}
+        self._evaluations = list(latest.values())
+        for entry in state.log_history:  # of the run that is resumed
+            if prefix := evaluated(entry):
+                self._keep(entry, prefix, entry["step"])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Stop the clock, and print the summary.
+
+        Args:
+            args: Configuration of the trainer.
+            state: Progress of the training.
+            control: What is to be done next.
+            **more: Unused.
+        """
+        super().on_train_end(args, state, control, **more)
+        self._seconds = perf_counter() - self._began
+        if self.summary_when_trained:
+            self.print_summary()
+
+    def print_summary(self) -> None:
+        """Print what came of the training that has ended, where it is, and what to do with it."""
+        if not self._trainer.state.is_world_process_zero:
+            return
+        training = Training(
+            seconds=self._seconds,
+            evaluating=self._evaluating,
+            since=self._since,
+            text=self._text,
+            evaluations=self._evaluations,
+        )
+        for line in summary_lines(self._trainer, training):
+            write(line)
+
+    def _keep(self, logs: Mapping[str, Any], prefix: str, step: int) -> None:
+        self._evaluations.append(Evaluated.of(logs, prefix=prefix, step=step, text=self._text))
+
+
+class PlainConsole(Console, PrinterCallback):
+    """In place of what prints dictionaries."""
+
+
+class ConsoleWithBar(Console, ProgressCallback):
+    """In place of what prints dictionaries above a bar; the bar is transformers' own."""
+
+
+def console_of(trainer: Host) -> Console | None:
+    """Return what prints the lines of a trainer; ``None`` if nothing does.
+
+    Args:
+        trainer: A trainer with an environment.
+    """
+    found = [one for one in trainer.callback_handler.callbacks if isinstance(one, Console)]
+    return found[0] if found else None
+
+
+def write(line: str) -> None:
+    """Print a line above the bars that are open."""
+    tqdm.write(line)
+    sys.stdout.flush()
