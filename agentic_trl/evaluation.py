@@ -3,9 +3,10 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import comb, sqrt
+from math import comb
 from statistics import fmean
 
+from agentic_trl.intervals import effective_count, wilson_interval
 from agentic_trl.ops.groups import ZERO_SPREAD
 from agentic_trl.types import Fault, StopReason, Trajectory
 
@@ -44,6 +45,8 @@ class EpisodeRecord:
     """Attempts that the environment spoiled."""
     success_threshold: float | None = None
     """Score from which it is a success; ``None`` if the score does not decide."""
+    category: str | None = None
+    """Kind of the task, as the environment says it."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> "EpisodeRecord":
@@ -73,6 +76,7 @@ class EpisodeRecord:
             unused_tokens=trajectory.unused_tokens,
             error=trajectory.error or "",
             faults=trajectory.faults,
+            category=trajectory.category,
         )
 
 
@@ -166,14 +170,14 @@ def _flat(scores: Sequence[float]) -> bool:
 
 
 def summarize_tasks(records: Sequence[EpisodeRecord]) -> dict[str, float]:
-    """Return ``summarize`` plus the numbers of repeated attempts at held-out tasks.
+    """Return ``summarize`` plus the numbers of repeated attempts at held-out tasks, and those of each kind of task.
 
     Args:
         records: Episodes of all ranks; a group is a task.
 
     Returns:
-        Also ``success_rate/low`` and ``success_rate/high``, and, with n > 1 attempts at every task,
-        ``pass^k`` for k = 2, 4, 8, ... up to n.
+        Also ``success_rate/low`` and ``success_rate/high``; with n > 1 attempts at every task ``pass@k`` and
+        ``pass^k`` for k = 2, 4, 8, ... up to n, means over the tasks; and what ``summarize_categories`` gives.
     """
     metrics = summarize(records)
     tasks: dict[int, list[bool]] = defaultdict(list)
@@ -182,34 +186,54 @@ def summarize_tasks(records: Sequence[EpisodeRecord]) -> dict[str, float]:
             tasks[one.group].append(one.success)
     if not tasks:
         return metrics
-    low, high = wilson_interval(metrics["success_rate"], len(tasks))
+    counts = [(sum(successes), len(successes)) for successes in tasks.values()]
+    low, high = wilson_interval(metrics["success_rate"], effective_count(counts))
     metrics |= {"success_rate/low": low, "success_rate/high": high}
     attempts = min(len(successes) for successes in tasks.values())
     k = 2
     while k <= attempts:
-        metrics[f"pass^{k}"] = fmean(pass_hat(sum(s), len(s), k) for s in tasks.values())
+        metrics[f"pass@{k}"] = fmean(pass_at(won, n, k) for won, n in counts)
+        metrics[f"pass^{k}"] = fmean(pass_hat(won, n, k) for won, n in counts)
         k *= 2
+    return metrics | summarize_categories(records)
+
+
+def summarize_categories(records: Sequence[EpisodeRecord]) -> dict[str, float]:
+    """Return the success of each kind of task, where the tasks are of several kinds.
+
+    Args:
+        records: Episodes of all ranks; a group is a task.
+
+    Returns:
+        ``category/<kind>/success_rate`` over the episodes whose environment did not fail, and
+        ``category/<kind>/tasks``, the number of their tasks; by the name of the kind.
+    """
+    kinds: dict[str, list[EpisodeRecord]] = defaultdict(list)
+    for one in records:
+        if not one.stop.failed and one.category is not None:
+            kinds[one.category].append(one)
+    metrics: dict[str, float] = {}
+    for kind, episodes in sorted(kinds.items() if len(kinds) > 1 else ()):
+        metrics[f"category/{kind}/success_rate"] = fmean(one.success for one in episodes)
+        metrics[f"category/{kind}/tasks"] = len({one.group for one in episodes})
     return metrics
 
 
-def wilson_interval(rate: float, count: int, *, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's score interval of a rate.
+def pass_at(successes: int, attempts: int, k: int) -> float:
+    """Return the unbiased estimate of the chance that one of k attempts at a task succeeds.
 
     Args:
-        rate: Observed share of successes, in ``[0, 1]``.
-        count: Number of independent trials, at least 1. Several attempts at a task are not independent:
-            the number of tasks is the safe count.
-        z: Quantile of the normal distribution; 1.96 for 95 %.
+        successes: Successful attempts.
+        attempts: All attempts, at least ``k``.
+        k: Number of attempts of which one must succeed.
 
     Returns:
-        Lower and upper end, in ``[0, 1]``.
+        ``1 - C(attempts - successes, k) / C(attempts, k)``.
 
     Source:
-        Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
+        Chen et al., Evaluating Large Language Models Trained on Code, arXiv 2107.03374v2, eq. 1 (pass@k).
     """
-    centre = (rate + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * sqrt(rate * (1 - rate) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return max(centre - half, 0.0), min(centre + half, 1.0)
+    return 1 - comb(attempts - successes, k) / comb(attempts, k)
 
 
 def pass_hat(successes: int, attempts: int, k: int) -> float:

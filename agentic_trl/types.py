@@ -1,6 +1,5 @@
-"""The named types that travel along the flow, from an episode to a loss.
+"""The types of the flow. Plain Python: ``Turn``, ``Trajectory``; tensors: ``TurnTable``, ``TokenBatch``, those of losses.
 
-Plain Python: ``Turn`` -> ``Trajectory``. Tensors: ``TurnTable`` (an entry per turn), ``TokenBatch`` (rows x tokens), losses.
 Levels are spelled out in names: trajectory, turn, token. ``None`` means "never assigned", zero "assigned and neutral".
 """
 
@@ -55,9 +54,9 @@ class TokenKind(IntEnum):
 class Turn:
     """One exchange: what was added to the context, and what the policy sampled.
 
-    Example: three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled, ``O`` observation with its glue::
+    Three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled, ``O`` observation with its glue; stored is [...]::
 
-        turn 0   [P P P P] [A A]                     each stores only the part in brackets
+        turn 0   [P P P P] [A A]
         turn 1    P P P P   A A [O O O] [A A A]
         turn 2    P P P P   A A  O O O   A A A [O O] [A]
     """
@@ -148,6 +147,8 @@ class Trajectory:
     """Number of ``messages`` before the first response, where a program wrote the prompts."""
     environment: Any = field(default=None, compare=False, repr=False)
     """A copy of the environment at the end, until reward functions have it."""
+    category: str | None = None
+    """Kind of the task, as the environment says it; metrics of held-out tasks are taken for each."""
 
     @property
     def failed(self) -> bool:
@@ -170,8 +171,7 @@ class Trajectory:
         if self.given_messages is not None and self.turns:
             return self.given_messages
         said = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
-        given = len(said) - len(self.turns)
-        return said[given] if len(said) > given else len(self.messages)
+        return [*said, len(self.messages)][len(said) - len(self.turns)]
 
     @property
     def sampled_tokens(self) -> int:

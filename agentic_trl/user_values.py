@@ -177,6 +177,30 @@ def read_success(info: Mapping[str, Any], where: str) -> bool | None:
     return None if said is None else read_flag(said, f"info['success'] of {where}")
 
 
+def read_category(info: Mapping[str, Any]) -> str | None:
+    """Return the kind of the task that the ``info`` of ``reset`` names, on one line.
+
+    Args:
+        info: The info.
+
+    Returns:
+        The name; ``None`` if there is none or it is ``None``.
+
+    Raises:
+        TypeError: If it is no text, or an empty one.
+    """
+    said = info.get("category")
+    if said is None:
+        return None
+    name = " ".join(clean_text(said).split())[:LONGEST_NAME] if isinstance(said, str) else ""
+    if not name:
+        raise TypeError(
+            f"info['category'] of reset is {quoted(said)}, expected a text that names the kind of the task, such as "
+            "'pick and place', or None."
+        )
+    return name
+
+
 def read_result(value: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
     """Return the parts of the result of ``reset`` or ``step``, of which the last is an ``info``.
 

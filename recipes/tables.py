@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where `recipes` lies, for a script
-from agentic_trl.evaluation import wilson_interval
+from agentic_trl.intervals import wilson_interval
 from agentic_trl.methods import methods_of
 from recipes import records, staleness_arms
 

@@ -2,18 +2,22 @@
 
 Mutations seen red: failed episodes counted in the success rate; turns of all episodes in the success mean;
 pass^k as rate**k; Wilson's interval with the episodes as count; cut answers per episode; failed episodes in a group;
-groups of one counted as flat; an all-failure group read from the scores.
+groups of one counted as flat; an all-failure group read from the scores; pass@k without its 1 -, as one attempt's chance; failed
+episodes in a kind; one kind told; episodes counted for the tasks of a kind.
 """
+
+import itertools
 
 import pytest
 
 from agentic_trl.evaluation import (
     EpisodeRecord,
+    pass_at,
     pass_hat,
     summarize,
     summarize_tasks,
-    wilson_interval,
 )
+from agentic_trl.intervals import wilson_interval
 from agentic_trl.types import StopReason
 
 
@@ -30,6 +34,7 @@ def record(
     unused_tokens=0,
     stop="terminated",
     score=None,
+    category=None,
 ):
     return EpisodeRecord(
         group=group,
@@ -43,6 +48,7 @@ def record(
         rows=rows,
         unused=unused,
         unused_tokens=unused_tokens,
+        category=category,
     )
 
 
@@ -98,6 +104,42 @@ def test_pass_hat_counts_subsets():
     assert pass_hat(4, 4, 4) == 1
 
 
+def test_pass_at_counts_subsets():
+    # 1 of 4 succeeds: of the 6 pairs, 3 hold it. 2 of 4: one pair holds none of them.
+    assert pass_at(1, 4, 2) == 0.5
+    assert pass_at(2, 4, 2) == 1 - 1 / 6
+    assert pass_at(0, 4, 2) == 0
+    assert pass_at(3, 4, 2) == 1
+    assert pass_at(1, 4, 1) == 0.25
+
+
+@pytest.mark.parametrize(("attempts", "k"), [(4, 2), (5, 3), (6, 4)])
+def test_pass_at_and_pass_hat_are_shares_of_subsets(attempts, k):
+    for won in range(attempts + 1):
+        played = [index < won for index in range(attempts)]
+        subsets = list(itertools.combinations(played, k))
+        assert pass_at(won, attempts, k) == pytest.approx(sum(map(any, subsets)) / len(subsets))
+        assert pass_hat(won, attempts, k) == pytest.approx(sum(map(all, subsets)) / len(subsets))
+
+
+def test_kinds_of_tasks_have_a_rate_each_and_the_number_of_their_tasks():
+    records = [
+        *(record(0, True, category="heat"), record(0, False, category="heat")),
+        *(record(1, True, category="heat"), record(1, True, category="heat")),
+        *(record(2, False, category="cool"), record(2, True, category="cool", stop="timeout")),
+        record(3, True),  # of no kind
+    ]
+    got = {n: v for n, v in summarize_tasks(records).items() if n.startswith("category/")}
+    assert got == {
+        "category/cool/success_rate": 0,
+        "category/cool/tasks": 1,
+        "category/heat/success_rate": 3 / 4,
+        "category/heat/tasks": 2,
+    }
+    assert not any(name.startswith("category/") for name in summarize_tasks(records[:4]))
+    assert not any(name.startswith("category/") for name in summarize(records))
+
+
 def test_tasks_are_the_count_of_the_interval_and_of_pass_k():
     records = [
         record(g, s) for g, row in enumerate(["1110", "1111"]) for s in map(bool, map(int, row))
@@ -106,14 +148,6 @@ def test_tasks_are_the_count_of_the_interval_and_of_pass_k():
     assert got["success_rate"] == 7 / 8
     assert got["pass^2"] == (0.5 + 1) / 2
     assert got["pass^4"] == 0.5
+    assert (got["pass@2"], got["pass@4"]) == (1, 1)
     assert "pass^8" not in got
     assert (got["success_rate/low"], got["success_rate/high"]) == wilson_interval(7 / 8, 2)
-
-
-def test_wilson_by_hand():
-    # p = .5, n = 4, z = 2: centre (.5 + .5) / 2 = .5, half 2 sqrt(.0625 + .0625) / 2 = .35355
-    low, high = wilson_interval(0.5, 4, z=2)
-    # Half of the last digit written down, computed with Python floats.
-    assert (low, high) == pytest.approx((0.14645, 0.85355), abs=5e-6)
-    assert wilson_interval(0.0, 10)[0] == 0
-    assert wilson_interval(1.0, 10)[1] == 1

@@ -11,6 +11,7 @@ import rich
 
 from agentic_trl.assets import embedded
 from agentic_trl.command_line import json_object, naming, prepare_file
+from agentic_trl.commands.evaluation_report import report
 from agentic_trl.trainers.evaluate import evaluate
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.viewer import render_trajectory
@@ -36,7 +37,9 @@ def parser() -> argparse.ArgumentParser:
         "--tasks", type=_rows, default=None, help="JSON lines; unset makes num_tasks"
     )
     parser.add_argument("--num_tasks", type=int, default=200)
-    parser.add_argument("--attempts", type=int, default=1, help="episodes a task; > 1 gives pass^k")
+    parser.add_argument(
+        "--attempts", type=int, default=1, help="episodes a task; > 1 gives pass@k and pass^k"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     parser.add_argument("--max_turns", type=int, default=None)
     parser.add_argument("--max_tokens_per_turn", type=int, default=512)
@@ -55,7 +58,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=_absolute, default=None, help="JSON lines of the trajectories"
     )
-    parser.add_argument("--show", type=int, default=0, help="number of trajectories to print")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--show", type=int, default=0, help="number of trajectories to print")
+    shown.add_argument("--json", action="store_true", help="print the metrics as a JSON object")
     return parser
 
 
@@ -85,8 +90,12 @@ def run(words: Sequence[str]) -> int:
     if options.output is not None:
         lines = [json.dumps(line) for line in trace_lines(result.trajectories)]
         options.output.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
-    for name, value in result.metrics.items():
-        print(f"{name:28} {value:.4g}")
+    if options.json:
+        print(json.dumps(result.metrics))
+        return 0
+    episodes, attempts = result.trajectories, options.attempts
+    failed = sum(one.failed for one in episodes)
+    print(report(result.metrics, tasks=len(episodes) // attempts, attempts=attempts, failed=failed))
     return 0
 
 

@@ -2,10 +2,9 @@
 
 Contract between an environment and the rollout:
 
-- ``reset(seed=..., options=...)`` gives the first observation. ``options`` holds the columns of the
-  dataset row (the task) but for ``seed`` and ``environment``, and ``noise_seed``, which differs
-  between the members of a group: members start from the same state and may draw other noise. Each
-  attempt gets a copy of its own, as does each environment of the containers in its arguments.
+- ``reset(seed=..., options=...)`` gives the first observation. ``options`` holds the columns of the dataset row (the
+  task) but for ``seed`` and ``environment``, and ``noise_seed``, which differs between the members of a group: members start from the
+  same state and may draw other noise. Each attempt gets a copy of its own, as does each environment of the containers in its arguments.
 - ``step(action)`` receives the text inside the action tags, stripped; where the action format has
   several ``tags``, the action with its tags. A response without an action never reaches the
   environment: the rollout replies in its place and shows the last observation again.
@@ -21,6 +20,7 @@ Contract between an environment and the rollout:
   as the program is to get it; see ``agents/env.py`` for both. A class with ``waits = True`` waits for the program in
   ``reset`` and ``step``: it has a thread of its own, is told the end of each episode by ``finish(reason)``, and ``cut()``
   from any thread ends what waits.
+- ``info["category"]`` of ``reset``, a text, names the kind of the task; held-out success is then told for each kind.
 - ``info["success"]`` of the last turn says whether the goal is reached. Without it, or where it is ``None``,
   success means ``terminated`` and a score, reward functions included, of at least ``success_threshold``.
 - Rewards are real numbers of at most ``user_values.LARGEST_REWARD`` in magnitude; ``terminated``, ``truncated``,

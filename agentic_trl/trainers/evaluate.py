@@ -41,7 +41,7 @@ class Evaluation:
     """The result of ``evaluate``."""
 
     metrics: dict[str, float]
-    """``success_rate`` with its 95 % interval, ``pass^k``, ``return``, turns, tokens, stop reasons."""
+    """``success_rate`` with its 95 % interval, ``pass@k``, ``pass^k``, kinds of tasks, ``return``, turns, tokens, stop reasons."""
     trajectories: list[Trajectory]
     """All episodes; the group is the index of the task, the member that of the attempt."""
 
@@ -82,7 +82,7 @@ def evaluate(
         tokenizer: The model's tokenizer, or its name; ``None`` loads it by the model's name.
         tasks: Dataset rows; ``None`` makes ``num_tasks`` of the environment's held-out tasks.
         num_tasks: Number of tasks made.
-        attempts: Episodes of each task; more than one gives ``pass^k``.
+        attempts: Episodes of each task; more than one gives ``pass@k`` and ``pass^k``.
         temperature: Sampling temperature; 0 is greedy, as is ``None``.
         max_turns: Turns of an episode; ``None`` takes the environment's number.
         max_tokens_per_turn: Sampled tokens of a response; ``None`` is 512.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agentic_trl.environments.spec import EnvSpec
+from agentic_trl.evaluation import EpisodeRecord
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
 from agentic_trl.rollout.task import Limits
 from agentic_trl.types import StopReason
@@ -95,6 +96,8 @@ def test_what_a_step_cannot_mean_fails_the_attempt(answer, said):
     [
         ("go", "reset returned 'go', a str, expected 2 values: observation, info"),
         (("a", "b"), "reset returned the info 'b', expected a dictionary"),
+        (("a", {"category": 3}), "info['category'] of reset is 3, expected a text that names"),
+        (("a", {"category": " \n"}), "info['category'] of reset is ' \\n', expected a text"),
     ],
 )
 def test_what_a_reset_cannot_mean_fails_the_attempt(answer, said):
@@ -105,6 +108,24 @@ def test_what_a_reset_cannot_mean_fails_the_attempt(answer, said):
     trajectory, _ = run_one(Reset(), [])
     assert trajectory.stop is StopReason.ENVIRONMENT_ERROR
     assert said in trajectory.error
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({}, None),
+        ({"category": None}, None),
+        ({"category": "pick \x1b[1m and\nplace"}, "pick and place"),
+    ],
+)
+def test_the_kind_of_a_task_is_kept(said, kind):
+    class Reset(Script):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=seed, options=options)[0], said
+
+    trajectory, _ = run_one(Reset(step("b", 1.0, terminated=True)), [GO])
+    assert (trajectory.error, trajectory.category) == (None, kind)
+    assert EpisodeRecord.of(trajectory).category == kind
 
 
 def test_the_run_decides_before_the_environment():

@@ -66,10 +66,19 @@ def test_the_command_line_prints_what_evaluate_returns(tmp_path, capsys):
     assert main(arguments.split()) == 0
     shown = capsys.readouterr().out
     expected = played(1.0, num_tasks=8)
-    assert f"{'success_rate':28} {expected.metrics['success_rate']:.4g}" in shown
+    rate, low, high = (expected.metrics[f"success_rate{end}"] for end in ("", "/low", "/high"))
+    assert f"\nsuccess {rate:.3f} ({low:.2f} to {high:.2f}, 8 tasks)\n" in shown
     assert "assistant" in shown
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["success"] for line in lines] == [one.success for one in expected.trajectories]
+
+
+def test_the_command_line_prints_json(capsys):
+    arguments = "evaluate --environment FrozenLake-v1 --num_tasks 4 --attempts 2 --temperature 1.0"
+    arguments += " --history_window 0 --max_tokens_per_turn 40 --json"
+    assert main(arguments.split()) == 0
+    expected = played(1.0, num_tasks=4, attempts=2).metrics
+    assert json.loads(capsys.readouterr().out) == expected
 
 
 def test_the_environments_are_listed(capsys):

@@ -77,7 +77,7 @@ class ALFWorld(TextGame):
                 have no noise.
 
         Returns:
-            The room, and ``info`` with the task in the system message.
+            The room, and ``info`` with the task in the system message and its type as ``category``.
 
         Raises:
             OSError: If there is no such file.
@@ -91,7 +91,8 @@ class ALFWorld(TextGame):
         wrappers = [self._alfworld.AlfredDemangler(shuffle=False)]
         self.start(self._root / game, self._textworld, wrappers)
         _, room, task = self.state.feedback.split("\n\n")
-        return self.shown(room), {**system_message(self, task), "success": False}
+        info = {"success": False, "category": _kind(self._root / game)}
+        return self.shown(room), {**system_message(self, task), **info}
 
     @classmethod
     def make_tasks(cls, count: int, *, split: str, **kwargs: Any) -> list[dict[str, Any]]:
@@ -120,6 +121,11 @@ class ALFWorld(TextGame):
 def _root(data: str | None) -> Path:
     folder = data or os.environ.get("ALFWORLD_DATA") or "~/.cache/alfworld"
     return Path(folder).expanduser() / LAYOUT
+
+
+def _kind(game: Path) -> str | None:
+    """Return the type of a game by its folder: ``pick_and_place_simple-Mug-None-Desk-308/trial_.../game.tw-pddl``."""
+    return game.parent.parent.name.partition("-")[0] or None
 
 
 def _files(root: Path, folder: str) -> list[str]:

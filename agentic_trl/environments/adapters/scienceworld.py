@@ -110,7 +110,7 @@ class ScienceWorld(TextEnv):
                 bees find) has no seed.
 
         Returns:
-            What there is to see, and ``info`` with the task in the system message.
+            What there is to see, and ``info`` with the task in the system message and its kind as ``category``.
 
         Raises:
             ValueError: If the task or the variation does not exist.
@@ -132,7 +132,8 @@ class ScienceWorld(TextEnv):
         self._gold = self._simulator.get_gold_action_sequence() if self._with_gold_path else []
         self.task, self.score, self._running = name, 0, True
         description = self._simulator.get_task_description()
-        return self._shown(observation), {**system_message(self, description), "success": False}
+        info = {"success": False, "category": name}
+        return self._shown(observation), {**system_message(self, description), **info}
 
     def step(self, action: str) -> StepResult:
         """Act.

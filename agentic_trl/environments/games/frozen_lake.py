@@ -119,7 +119,7 @@ class FrozenLake(TextEnv):
                 the player slides on a slippery lake; both may be missing or ``None``.
 
         Returns:
-            The first observation, and ``info`` with ``success``.
+            The first observation, and ``info`` with ``success`` and the size of the map as ``category``.
 
         Raises:
             ValueError: If the map is not a rectangle of these letters with one S and one G.
@@ -142,7 +142,8 @@ class FrozenLake(TextEnv):
             [drawn if noise_seed is None else noise_seed, _NOISE_STREAM]
         )
         self._running = True
-        return self._describe(), {"success": False}
+        size = f"{len(self.lake_map)}x{len(self.lake_map[0])}"
+        return self._describe(), {"success": False, "category": size}
 
     def step(self, action: str) -> StepResult:
         """Move one cell, or several in order until the walk ends.

@@ -19,6 +19,7 @@ from agentic_trl.rollout.env_pool.env_attributes import read_setup, with_tools
 from agentic_trl.rollout.env_pool.replies import Failure, Kept, Opened, Reply, Stepped
 from agentic_trl.user_values import (
     clean_text,
+    read_category,
     read_flag,
     read_result,
     read_reward,
@@ -119,8 +120,13 @@ class Host:
         messages = opening_messages(info["messages"]) if "messages" in info else None
         if "tools" in info:
             setup = with_tools(setup, info["tools"])
-        asked = read_request(info)
-        return Opened(setup=setup, observation=_text(observation), messages=messages, request=asked)
+        return Opened(
+            setup=setup,
+            observation=_text(observation),
+            messages=messages,
+            request=read_request(info),
+            category=read_category(info),
+        )
 
     def _step(self, action: Any) -> Stepped:
         environment = self._environment

@@ -21,6 +21,8 @@ class Opened:
     """Chat messages before it, in place of the system message; ``None`` for none."""
     request: AgentRequest | None = None
     """The prompt of a program, in place of observation and messages."""
+    category: str | None = None
+    """Kind of the task; ``None`` if the environment names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,6 +87,7 @@ def _play(
     """Take turns in the order of the contract of ``collect``, and return why they end."""
     chat, limits = rollout.chat, rollout.limits
     opened = value_of((yield _reset(start, seed)), Opened)
+    record.category = opened.category
     if opened.request is not None:
         return (yield from serve(index, start, opened.request, rollout, seed, record))
     setup = opened.setup

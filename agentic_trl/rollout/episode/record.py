@@ -45,6 +45,8 @@ class Record:
     """A copy of the environment at the end, if reward functions ask for it."""
     said: bool | None = None
     """Success according to the last step; ``None`` if it said nothing."""
+    category: str | None = None
+    """Kind of the task, if the environment names one."""
 
     @property
     def sampled(self) -> int:
@@ -202,5 +204,6 @@ class Record:
             error=error,
             faults=faults,
             environment=self.environment,
+            category=self.category,
         )
         return one.scored(self.score)

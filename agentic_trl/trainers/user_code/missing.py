@@ -23,7 +23,17 @@ _GIVEN |= {"environments", "trainer_state", "log_extra", "log_metric"}
 """What every reward function is handed besides the columns of the tasks."""
 _NOT_GIVEN = {"prompt", "completion", "completion_ids"}
 """Columns that are not handed to reward functions under their own names."""
-_OF_RUN = ("pass^", "environment/", "rewards/", "stop/", "runtime", "samples_per", "steps_per")
+_OF_RUN = (
+    "pass@",
+    "pass^",
+    "category/",
+    "environment/",
+    "rewards/",
+    "stop/",
+    "runtime",
+    "samples_per",
+    "steps_per",
+)
 """Beginnings of the metrics whose names the run decides."""
 
 

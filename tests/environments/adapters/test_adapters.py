@@ -6,7 +6,8 @@ spaced ones, doubled ones kept, an empty list shown (``test_choices_...``); the 
 the score for its rise, refused actions as valid (``..._rewards_are_rises_of_the_score``); no end after a
 fatal mistake, a cut besides the end, the limit one later (``..._ends_after_a_fatal_mistake_...``);
 kinds one after another, always the test split, all kinds, the simulator left running
-(``..._tasks_take_the_kinds_in_turn_...``); closed twice (``..._closes_once``).
+(``..._tasks_take_the_kinds_in_turn_...``); closed twice (``..._closes_once``); ALFWorld: the folder of the trial for that of
+the type, the whole name of the folder (``test_alfworld_names_...``).
 """
 
 import re
@@ -15,7 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentic_trl.environments.adapters import scienceworld
+from agentic_trl.environments.adapters import alfworld, scienceworld
+from agentic_trl.environments.adapters.alfworld import ALFWorld
 from agentic_trl.environments.adapters.common import need, system_message, with_choices
 from agentic_trl.environments.adapters.scienceworld import ScienceWorld
 from agentic_trl.environments.base import ActionFormat, TextEnv
@@ -142,7 +144,8 @@ def simulated(monkeypatch):
 
 def test_scienceworld_rewards_are_rises_of_the_score(simulated):
     env = ScienceWorld(step_limit=5)
-    env.reset(options={"task": "one", "variation": 6})
+    _, info = env.reset(options={"task": "one", "variation": 6})
+    assert info["category"] == "one"
     assert simulated[0].loaded == ("one", 6, "easy", False)
     results = [env.step(action)[1:] for action in ("good", "sing", "all")]
     # 0.1 to begin with comes with the first step: 45, 0, 55 points.
@@ -180,6 +183,32 @@ def test_scienceworld_tasks_take_the_kinds_in_turn_and_close_what_they_open(simu
     assert [one.closed for one in simulated] == [1]
     with pytest.raises(ValueError, match=r"count=5 tasks for split='train', .* 4 variations"):
         ScienceWorld.make_tasks(5, split="train")
+
+
+class Game:
+    """Stands in for an engine of TextWorld at its start, with ALFWorld's first text."""
+
+    def load(self, path):
+        pass
+
+    def reset(self):
+        text = "-= Welcome =-\n\nYou are in the middle of a room.\n\nYour task is to: heat an egg."
+        return SimpleNamespace(feedback=text, admissible_commands=("look",))
+
+
+def test_alfworld_names_the_type_of_the_task(monkeypatch, tmp_path):
+    module = SimpleNamespace(
+        EnvInfos=lambda **asked: asked,
+        start=lambda path, infos, wrappers: Game(),
+        AlfredDemangler=lambda shuffle: None,
+    )
+    monkeypatch.setattr(alfworld, "need", lambda name, extra: module)
+    env = ALFWorld(data=str(tmp_path))
+    game = "valid_seen/pick_heat_then_place_in_recep-Egg-None-Fridge-8/trial_T2/game.tw-pddl"
+    for given in (game, str(tmp_path / game)):
+        _, info = env.reset(options={"game": given})
+        assert info["category"] == "pick_heat_then_place_in_recep"
+        assert "heat an egg" in info["messages"][0]["content"]
 
 
 def test_scienceworld_closes_once(simulated):

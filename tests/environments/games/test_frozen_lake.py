@@ -152,7 +152,7 @@ def test_goal_can_be_up_and_left():
 def test_observation_in_full():
     env = FrozenLake()
     observation, info = env.reset(options={"map": LAKE})
-    assert info == {"success": False}
+    assert info == {"success": False, "category": "4x4"}
     assert observation == (
         "map:\nP F F F\nF H F H\nF F F H\nH F F G\n"
         "goal: 3 down, 3 right\nleft: edge\ndown: ice\nright: ice\nup: edge"

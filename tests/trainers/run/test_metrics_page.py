@@ -33,6 +33,9 @@ PATTERNS = {
     r"stop/\w+": "stop/<reason>",
     r"rewards/\w+/mean": "rewards/<function>/mean",
     r"pass\^\d+": "pass^k",
+    r"pass@\d+": "pass@k",
+    r"category/\w+/success_rate": "category/<kind>/success_rate",
+    r"category/\w+/tasks": "category/<kind>/tasks",
 }
 """Families of names, and what the page calls them."""
 
@@ -70,7 +73,14 @@ def of_records():
         faults = (Fault(stop=stop, error="x"),) if stop.failed else ()
         counts = {"tokens": 5, "invalid": 0, "cut": 0, "rows": 1}
         return EpisodeRecord(
-            group=group, stop=stop, success=True, score=1.0, turns=turns, faults=faults, **counts
+            group=group,
+            stop=stop,
+            success=True,
+            score=1.0,
+            turns=turns,
+            faults=faults,
+            category=f"kind{group}",
+            **counts,
         )
 
     records = [record(0, 2), record(0, 2), record(1, 5), record(1, 5)]
