@@ -64,23 +64,28 @@ def faults(folder):
         return [f"{folder}: there is no {INDEX}"]
     found = []
     for name, page in pages.items():
-        for link in page.links:
-            led = target(name, link)
-            if led is None:
-                continue
-            path, anchor = led
-            if not Path(folder, path).is_file():
-                found.append(f"{name}: {link} leads to no file")
-            elif anchor and path in pages and anchor not in pages[path].anchors:
-                found.append(f"{name}: {link} leads to no anchor")
-        for source in page.loaded:
-            led = target(name, source)
-            if led is None and not source.startswith("data:"):
-                found.append(f"{name}: {source} is loaded from another host")
-            elif led and not Path(folder, led[0]).is_file():
-                found.append(f"{name}: {source} is not there to be loaded")
+        found += [fault for link in page.links for fault in dead(folder, pages, name, link)]
+        found += [fault for source in page.loaded for fault in missing(folder, name, source)]
     apart = set(pages) - reached(pages) - NO_PAGES
     return found + [f"{name}: no link leads to it from {INDEX}" for name in sorted(apart)]
+
+
+def dead(folder, pages, name, link):
+    """What is wrong with a link on a page; those to other hosts are not looked at."""
+    led = target(name, link)
+    if led and not Path(folder, led[0]).is_file():
+        yield f"{name}: {link} leads to no file"
+    elif led and led[1] and led[0] in pages and led[1] not in pages[led[0]].anchors:
+        yield f"{name}: {link} leads to no anchor"
+
+
+def missing(folder, name, source):
+    """What is wrong with something that a browser loads for a page."""
+    led = target(name, source)
+    if led is None and not source.startswith("data:"):
+        yield f"{name}: {source} is loaded from another host"
+    elif led and not Path(folder, led[0]).is_file():
+        yield f"{name}: {source} is not there to be loaded"
 
 
 def reached(pages):

@@ -52,7 +52,7 @@ def levels(labels, arrows):
     for row, above in zip(rows[1:], rows, strict=False):
         place = {name: index / len(above) for index, name in enumerate(above)}
         parents = {one: [place[a] for a, b, _ in arrows if b == one and a in place] for one in row}
-        row.sort(key=lambda one: sum(parents[one]) / len(parents[one]))  # noqa: B023
+        row.sort(key=lambda one: sum(parents[one]) / len(parents[one]))
     return rows
 
 
