@@ -18,13 +18,21 @@ def convert(node, *, block):
 
 
 def visit_math(translator, node):
-    """Write a formula in a line."""
+    """Write a formula in a line.
+
+    Raises:
+        SkipNode: Always; the formula has no other parts to write.
+    """
     translator.body.append(convert(node, block=False))
     raise nodes.SkipNode
 
 
 def visit_math_block(translator, node):
-    """Write a formula of its own."""
+    """Write a formula of its own.
+
+    Raises:
+        SkipNode: Always; the formula has no other parts to write.
+    """
     translator.body.append(f'<div class="math">{convert(node, block=True)}</div>\n')
     raise nodes.SkipNode
 
