@@ -11,12 +11,12 @@ EXTRAS := scienceworld,textworld,alfworld,textarena,reasoning-gym,openenv
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: quickstart test check lint types slow gpu test-vllm test-envs test-frameworks test-deepspeed clean
+.PHONY: quickstart test check lint types docs slow gpu test-vllm test-envs test-frameworks test-deepspeed clean
 
 quickstart: $(VENV)/installed  ## Train the embedded policy with PlanPO and GRPO, print a table
 	$(BIN)/python recipes/quickstart.py
 
-test: check  ## Lint, types, import layers, tests: all that CI runs
+test: check  ## Lint, types, import layers, documentation, tests: all that CI runs
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not vllm and not envs and not frameworks and not deepspeed"
 
 slow: $(VENV)/installed-dev  ## Tests over 10 s
@@ -38,7 +38,7 @@ test-envs: $(ENVS)/installed-envs  ## Benchmarks and other people's environments
 test-frameworks: $(FRAMEWORKS)/installed  ## Agent frameworks, in a venv of their own
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
 
-check: lint types
+check: lint types docs
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -49,6 +49,11 @@ lint: $(VENV)/installed-dev
 
 types: $(VENV)/installed-dev
 	$(BIN)/mypy
+
+docs: $(VENV)/installed-dev  ## The documentation, in docs/_build/html; warnings and dead links are errors
+	rm -rf docs/_build/html
+	$(BIN)/python -m sphinx --builder html --conf-dir docs --fail-on-warning --keep-going --quiet . docs/_build/html
+	$(BIN)/python -m tests.docs_site docs/_build/html
 
 # torch comes first and alone, so that the constraint decides which build is installed.
 $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
@@ -92,4 +97,4 @@ $(FRAMEWORKS)/installed: tests/frameworks/requirements.txt pyproject.toml $(CONS
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ENVS) $(FRAMEWORKS) .venv-vllm .venv-deepspeed outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ENVS) $(FRAMEWORKS) .venv-vllm .venv-deepspeed docs/_build outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

@@ -30,18 +30,12 @@ from agentic_trl.environments.registry import resolve_environment
 from agentic_trl.rollout.demonstrate import supervised_examples
 from agentic_trl.trainers.config.checks import check_environment_run
 from recipes import train
-from tests.paths import ROOT
+from tests.paths import PAGES, ROOT
 from tests.snippets import blocks, calls, presupposed, resolve_calls, run, small_world, spans
 
 # TRL itself sets the old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated")
 
-PAGES = [
-    ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "PAPERS.md", "CHANGELOG.md", "SECURITY.md")
-]
-PAGES += [ROOT / "recipes" / "README.md", ROOT / "recipes" / "benchmarks" / "README.md"]
-PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 
 ELSEWHERE = {
     "CONTRIBUTING.md": "its files and names are made by tests/test_contributing.py",

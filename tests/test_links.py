@@ -13,14 +13,8 @@ from pathlib import Path
 import pytest
 
 import agentic_trl
-from tests.paths import ROOT
+from tests.paths import PAGES, ROOT
 
-PAGES = [
-    ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "PAPERS.md", "CHANGELOG.md", "SECURITY.md")
-]
-PAGES += [ROOT / "recipes" / "README.md", ROOT / "recipes" / "benchmarks" / "README.md"]
-PAGES += sorted((ROOT / "docs").glob("**/*.md"))
 SOURCES = sorted((ROOT / "agentic_trl").rglob("*.py"))
 
 ENDINGS = r"py|md|ya?ml|jsonl?|txt|toml|png|pt"

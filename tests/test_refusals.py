@@ -416,7 +416,7 @@ def test_what_a_reason_proposes_is_not_refused_itself(name):
     for one in re.findall(r"`(\w+)", REFUSED[name]):
         taken = one in HONOURED | OWN | set(WITH_VLLM) or one in METRICS
         assert taken, one
-    assert (ROOT / "docs" / "design.md").read_text().count("`num_tokens`") == 1
+    assert (ROOT / "docs" / "metrics.md").read_text().count("`num_tokens`") == 1
 
 
 PLAIN = [

@@ -1,7 +1,7 @@
 """PlanPO: shorter successes are better, in turns and in tokens; failures stay failures.
 
 Equations (pp. 3-4), for the N trajectories of a group, U the successful ones, R the outcome,
-T_i the turns of trajectory i, L_it the sampled tokens of its response t:
+T_i the turns of trajectory i, L_it the sampled tokens of its response t::
 
     (2)  R^E_i  = 1[i in U] R_i / T_i
     (3)  A^E_i  = (R^E_i - mean R^E) / F            over all N; a failure enters as 0

@@ -68,8 +68,8 @@ def policy_loss(
 ) -> LossOutput:
     """Return ``-(1/N) sum_t share_t (w_t min(r_t A_t, clip(r_t) A_t) - kl_coef KL_t + ...)``.
 
-    ``share`` is 1 for a mean over tokens, 1/|turn| for a mean over turns of token means, and
-    1/|trajectory| for a mean over trajectories; ``N`` counts the units of the whole optimizer step,
+    ``share`` is 1 for a mean over tokens, ``1/|turn|`` for a mean over turns of token means, and
+    ``1/|trajectory|`` for a mean over trajectories; ``N`` counts the units of the whole optimizer step,
     so that the losses of all micro-batches and ranks add up to the same value however the data are
     cut. Positions that were not sampled contribute exactly 0 to the loss and to every gradient.
 

@@ -1,6 +1,7 @@
-"""The page of the design describes every metric that a run logs, and every one that it names exists.
+"""The page of the metrics describes every one that a run logs, and every one that it names exists.
 
-Mutations seen red: a name taken off the page; a metric of no run on it.
+Mutations seen red: a name taken off the page; a metric of no run on it; a row without a unit, and one without a range; a
+name in two rows.
 """
 
 import re
@@ -27,7 +28,8 @@ from tests.trainers.update.ppo_tools import make_ppo
 
 pytestmark = pytest.mark.trainer
 
-PAGE = ROOT / "docs" / "design.md"
+PAGE = ROOT / "docs" / "metrics.md"
+COLUMNS = ["name", "meaning", "unit", "healthy", "when it is not"]
 
 PATTERNS = {
     r"stop/\w+": "stop/<reason>",
@@ -39,10 +41,6 @@ PATTERNS = {
 }
 """Families of names, and what the page calls them."""
 
-NO_METRICS = {"eval_", "log_metric", "log_extra", "log_completions", "frac_reward_zero_std"}
-NO_METRICS |= {"flat_groups"}
-"""What else the section speaks of."""
-
 
 def named(name):
     """The name that the page uses."""
@@ -53,9 +51,23 @@ def named(name):
     return name
 
 
+def rows():
+    """The rows of the tables of metrics, a text for each column."""
+    found = []
+    for line in PAGE.read_text().splitlines():
+        cells = [one.strip() for one in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if cells and cells != COLUMNS and set(cells) != {"---"}:
+            found.append(cells)
+    return found
+
+
+def names():
+    """The names of the rows' metrics, in their order."""
+    return [name for row in rows() for name in re.findall(r"`([^`]+)`", row[0])]
+
+
 def on_the_page():
-    section = PAGE.read_text().split("\n## Metrics\n")[1].split("\n## ")[0]
-    return NO_METRICS ^ set(re.findall(r"`([^`]+)`", section.split("\n### ")[0]))
+    return set(names())
 
 
 def logged(trainer):
@@ -120,6 +132,17 @@ def every_name(tmp_path_factory):
 
 def test_every_metric_that_is_logged_is_on_the_page(every_name):
     assert every_name - on_the_page() == set()
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
+def test_a_row_has_a_meaning_a_unit_a_range_and_what_to_do(row):
+    assert len(row) == len(COLUMNS)
+    assert all(row)
+    assert len(row[1]) > 10
+
+
+def test_a_name_has_one_row():
+    assert len(names()) == len(set(names()))
 
 
 def test_every_metric_on_the_page_is_logged(every_name):
