@@ -16,8 +16,8 @@ import agentic_trl
 from agentic_trl import tiny_policy
 from agentic_trl.environments import registry
 
-HUB = r"\"(?:Qwen|HuggingFaceTB)/[\w.-]+\""
-"""A model's name of the hub; the embedded policy takes its place."""
+HUB = r"\"(?:(?:Qwen|HuggingFaceTB)/[\w.-]+|outputs/guess-warm)\""
+"""A model's name of the hub, or one that a command of the page makes; the embedded policy takes its place."""
 
 LARGEST = {
     "max_steps": 1,

@@ -1,4 +1,8 @@
-"""The examples run, and are as short as the README says."""
+"""The examples run, and are as short as the README says; the first hour shows the files that it uses.
+
+Mutations seen red: the game's interval narrowed one number short; a text that is no number ends the game; a line of
+the game, and of its recipe, changed on the page alone; a README of 121 lines.
+"""
 
 import ast
 import json
@@ -8,7 +12,9 @@ import sys
 
 import pytest
 
+from examples.guess.game import Guess
 from tests.paths import ROOT
+from tests.snippets import blocks
 
 EXAMPLES = ROOT / "examples"
 LONG = ("agent_frozen_lake.py", "agent_openai.py", "custom_method.py", "lora_single_gpu.py")
@@ -103,3 +109,45 @@ def test_an_environment_takes_at_most_25_lines():
     source = (EXAMPLES / "custom_environment.py").read_text()
     (environment,) = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef))
     assert len(code_lines(ast.get_source_segment(source, environment))) <= 25
+
+
+def test_the_guessing_game_is_won_by_halving_in_four_guesses():
+    """15 numbers: 8, then 4 or 12, then an even number, then an odd one."""
+    needed = {}
+    for seed in range(200):
+        env = Guess()
+        env.reset(seed=seed)
+        over, turns = False, 0
+        while not over:
+            observation, reward, over, _, info = env.step(env.oracle())
+            turns += 1
+        assert (observation, reward, info) == ("right", 1.0, {"success": True})
+        needed[env.hidden] = turns
+    assert {hidden: needed[hidden] for hidden in (8, 4, 12, 2, 6, 1, 15)} == {
+        8: 1,
+        4: 2,
+        12: 2,
+        2: 3,
+        6: 3,
+        1: 4,
+        15: 4,
+    }
+    assert len(needed) == 15
+
+
+def test_the_guessing_game_answers_what_is_no_number():
+    env = Guess()
+    env.reset(seed=0)
+    assert env.step("eight") == ("no number: eight", 0.0, False, False, {"invalid_action": True})
+
+
+def test_the_first_hour_shows_the_files():
+    page = ROOT / "docs" / "first_hour.md"
+    game = (EXAMPLES / "guess" / "game.py").read_text().split('"""\n\n', 1)[1]
+    assert game in blocks(page)
+    recipe = (EXAMPLES / "guess" / "train.yaml").read_text().split("\n", 1)[1]
+    assert recipe in blocks(page, "yaml")
+
+
+def test_the_readme_has_at_most_120_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
