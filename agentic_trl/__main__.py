@@ -35,6 +35,7 @@ COMMANDS = {
     "serve": Command(
         "serve:run", "answer requests of OpenAI's and Anthropic's clients with a model"
     ),
+    "view": Command("view:run", "make a page of HTML of runs, their groups and their episodes"),
     "envs": Command("listings:run_envs", "list the registered environments"),
     "recipes": Command("listings:run_recipes", "list the recipes that come with the package"),
     "doctor": Command("doctor:run", "check the installation; belongs into a report of a fault"),

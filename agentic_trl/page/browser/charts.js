@@ -1,0 +1,100 @@
+// Curves over steps: a line a kind of run, with a band where it is a mean over seeds.
+
+const SHARES = /rate|^signal\/|^groups\/|^clip_ratio\//;
+const SHAPE = { width: 420, height: 190, left: 52, right: 12, top: 10, bottom: 26 };
+
+// Round numbers inside of a range.
+function ticks(low, high, about) {
+  const rough = (high - low) / about || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const unit = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const found = [];
+  for (let at = Math.ceil(low / unit - 1e-9); at * unit <= high + unit * 1e-9; at++) found.push(Number((at * unit).toPrecision(12)));
+  return found;
+}
+
+const nameOfKind = (kind) => {
+  const names = kind.runs.map((one) => data.runs[one].name);
+  return names.length === 1 ? names[0] : `${names[0]} and ${plural(names.length - 1, 'more seed')}`;
+};
+
+// The value of a kind of run at a step, or at the last one before it.
+function valueAt([steps, means, halves], step) {
+  let at = -1;
+  while (at + 1 < steps.length && steps[at + 1] <= step) at++;
+  return at < 0 ? null : { mean: means[at], half: halves[at] };
+}
+
+const withInterval = (one) => (one ? `${figure(one.mean)}${one.half ? ` \u00b1 ${figure(one.half)}` : ''}` : '\u2013');
+
+// A chart of several figures, or of one, of the kinds of run that are not hidden.
+function chart(title, names, hidden) {
+  const lines = [];
+  data.curves.forEach((kind, number) => {
+    if (hidden.has(number)) return;
+    names.forEach((name, which) => { if (kind.figures[name]) lines.push({ number, which, name, kind, points: kind.figures[name] }); });
+  });
+  const { width, height, left, right, top, bottom } = SHAPE;
+  const spread = lines.flatMap(({ points: [, means, halves] }) => means.flatMap((mean, at) => [mean - halves[at], mean + halves[at]]));
+  const every = [...new Set(lines.flatMap(({ points }) => points[0]))].sort((a, b) => a - b);
+  let low = Math.min(...spread, Infinity), high = Math.max(...spread, -Infinity);
+  if (low >= 0 && low < high * 0.6) low = 0;
+  if (names.every((name) => SHARES.test(name))) [low, high] = [Math.max(low, 0), Math.min(high, 1)]; // an interval may leave what a share can be
+  if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.5, high + Math.abs(high || 1) * 0.5];
+  const x = (step) => left + ((step - every[0]) / (every.at(-1) - every[0] || 1)) * (width - left - right);
+  const y = (value) => height - bottom - ((Math.max(low, Math.min(high, value)) - low) / (high - low)) * (height - top - bottom);
+  const picture = svg('svg', { viewBox: `0 0 ${width} ${height}`, class: 'chart', tabindex: 0, role: 'slider', 'aria-label': `${title} over steps`, 'aria-valuemin': every[0] ?? 0, 'aria-valuemax': every.at(-1) ?? 0 });
+  for (const one of ticks(low, high, 4)) {
+    picture.append(svg('line', { class: 'grid', x1: left, x2: width - right, y1: y(one), y2: y(one) }), svg('text', { class: 'tick', x: left - 6, y: y(one) + 3.5, 'text-anchor': 'end' }, shortFigure(one)));
+  }
+  for (const one of ticks(every[0], every.at(-1), 5).filter(Number.isInteger)) {
+    picture.append(svg('text', { class: 'tick', x: x(one), y: height - 8, 'text-anchor': 'middle' }, String(one)));
+  }
+  for (const { number, which, points: [steps, means, halves] } of lines) {
+    if (halves.some((half) => half > 0)) {
+      const upper = steps.map((step, at) => `${x(step)},${y(means[at] + halves[at])}`);
+      const lower = steps.map((step, at) => `${x(step)},${y(means[at] - halves[at])}`).reverse();
+      picture.append(svg('polygon', { class: `band line-${number % 8}`, points: [...upper, ...lower].join(' ') }));
+    }
+    picture.append(svg('polyline', { class: `curve line-${number % 8} dash-${which % 4}`, points: steps.map((step, at) => `${x(step)},${y(means[at])}`).join(' ') }));
+    if (steps.length < 3) steps.forEach((step, at) => picture.append(svg('circle', { class: `dot line-${number % 8}`, cx: x(step), cy: y(means[at]), r: 3 })));
+  }
+  const cursor = svg('line', { class: 'cursor', y1: top, y2: height - bottom, x1: -9, x2: -9 });
+  picture.append(cursor);
+  const readout = h('div', { class: 'readout' });
+  const point = (step) => {
+    cursor.setAttribute('x1', x(step));
+    cursor.setAttribute('x2', x(step));
+    const parts = lines.map((line) => [line, withInterval(valueAt(line.points, step))]);
+    picture.setAttribute('aria-valuenow', step);
+    picture.setAttribute('aria-valuetext', `step ${step}: ${parts.map(([line, value]) => `${visible(lineName(line, names))} ${value}`).join(', ')}`);
+    readout.replaceChildren(h('span', { class: 'step' }, `step ${step}`), ...parts.map(([line, value]) => h('span', { class: 'value' },
+      svg('svg', { class: 'swatch', viewBox: '0 0 18 8', 'aria-hidden': 'true' }, svg('line', { class: `curve line-${line.number % 8} dash-${line.which % 4}`, x1: 0, x2: 18, y1: 4, y2: 4 })),
+      text(lineName(line, names)), ' ', h('b', {}, value))));
+  };
+  let now = every.length - 1;
+  const go = (at) => { now = Math.max(0, Math.min(every.length - 1, at)); point(every[now]); };
+  picture.addEventListener('pointermove', (event) => {
+    const box = picture.getBoundingClientRect();
+    const step = every[0] + (((event.clientX - box.left) / box.width) * width - left) / (width - left - right) * (every.at(-1) - every[0]);
+    go(every.reduce((best, one, at) => (Math.abs(one - step) < Math.abs(every[best] - step) ? at : best), 0));
+  });
+  picture.addEventListener('keydown', (event) => {
+    const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -1e9, End: 1e9 }[event.key];
+    if (move) { event.preventDefault(); event.stopPropagation(); go(now + move); }
+  });
+  if (every.length) go(now);
+  return h('figure', { class: 'panel' }, h('figcaption', {}, title), picture, readout);
+}
+
+function lineName(line, names) {
+  const of = data.curves.length > 1 ? nameOfKind(line.kind) : '';
+  return names.length > 1 ? `${line.name}${of ? `, ${of}` : ''}` : of || line.name;
+}
+
+function shortFigure(value) {
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-3)) return value.toExponential(0).replace('-', '\u2212').replace('e+', 'e');
+  if (size >= 1e4) return `${figure(value / 1000)}k`;
+  return figure(value);
+}
