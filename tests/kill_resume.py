@@ -164,6 +164,7 @@ def play(kind, folder, watch):
     log = os.open(folder / "log.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  a test may have taken them
     torch.set_num_threads(1)
     trainer = KINDS[kind](folder)
     watch.put_on(trainer)
