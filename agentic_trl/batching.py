@@ -10,9 +10,9 @@ Contract:
   holds what belongs to ``input_ids[t]``; shifting for next-token prediction is left to the forward.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -70,6 +70,31 @@ class EpisodeSet:
     """Units of the loss in the whole optimizer step, all ranks."""
     value_denominator: float = 1.0
     """Positions at which the critic is trained in the whole optimizer step, all ranks."""
+    written_at: int | None = None
+    """Optimizer steps in the name of the file that its episodes stand in; ``None`` if they were not written."""
+
+
+class Said(NamedTuple):
+    """What the policy said to the rows of a pass."""
+
+    rows: Sequence[Row]
+    """The rows, in the order of the batch."""
+    written_at: int
+    """Of their ``EpisodeSet``."""
+    columns: Mapping[str, Float[Tensor, "row token"]]
+    """Numbers of the tokens by name, padded as the batch is."""
+
+    def by_row(self) -> Iterator[tuple[Row, dict[int, dict[str, list[float]]]]]:
+        """Yield each row with the numbers of the sampled tokens of its turns, by the turn's place in its trajectory."""
+        columns = {name: column.tolist() for name, column in self.columns.items()}
+        for number, row in enumerate(self.rows):
+            turns: dict[int, dict[str, list[float]]] = {}
+            for place, turn in enumerate(row.turn_of_token.tolist()):
+                if turn >= 0:
+                    said = turns.setdefault(turn - row.first_turn, {name: [] for name in columns})
+                    for name, column in columns.items():
+                        said[name].append(column[number][place])
+            yield row, turns
 
 
 def build_rows(

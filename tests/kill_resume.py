@@ -13,7 +13,8 @@ in a process of its own.
 Every fourth kill is aimed at a checkpoint that is being written, every fourth at the clean-up after it, every
 fourth at a step of the second epoch; the others fall anywhere. A run that was killed before its first checkpoint
 starts again. Of those that play ahead the process that plays is killed alone, and the run has to go on by itself; the run
-alone, and no process may be left after 5 s; and both. While a run of each kind is alive, a second one in its folder has to be refused. Compared are weights, critic, optimizer, scheduler, what was logged, and the trajectories on disk.
+alone, and no process may be left after 5 s; and both. While a run of each kind is alive, a second one in its folder has to be refused. Compared are weights, critic, optimizer, scheduler, what was logged, here and in
+`metrics.jsonl`, the trajectories on disk and what the policy said to them.
 Exits with 1 if anything differs. Runs are forked from a parent that has imported everything and has no threads.
 """
 
@@ -163,6 +164,7 @@ def play(kind, folder, watch):
     log = os.open(folder / "log.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  a test may have taken them
     torch.set_num_threads(1)
     trainer = KINDS[kind](folder)
     watch.put_on(trainer)

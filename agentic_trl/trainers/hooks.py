@@ -40,7 +40,7 @@ from agentic_trl.trainers.run.refill import refill
 from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.run_files import RunFiles
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
-from agentic_trl.trainers.run.trajectories import write_traces
+from agentic_trl.trainers.run.trajectories import write_traces, write_updates
 from agentic_trl.trainers.update.credit import find_flat, group_credit, refuse_unsound
 from agentic_trl.trainers.update.loss import (
     MicroBatch,
@@ -138,8 +138,8 @@ class EnvironmentHooks(GRPOTrainer):
             return super()._prepare_inputs(generation_batch)
         if self.buffered_sets is None or self._step % calls_per_generation(self) == 0:
             trajectories = self._generate_and_score_completions(generation_batch)
-            self.buffered_sets = self.prepare_sets(trajectories)
-            write_traces(self, trajectories, self.buffered_sets)
+            sets = self.prepare_sets(trajectories)
+            self.buffered_sets = write_traces(self, trajectories, sets)
             if self.args.log_completions:
                 log_texts(self, trajectories, self.buffered_sets)
         return self.buffered_sets[self._step % self.args.steps_per_generation]
@@ -205,6 +205,7 @@ class EnvironmentHooks(GRPOTrainer):
             for name, value in self.normalizer.finish(self.accelerator).items():
                 self._metrics["train"][f"sorl/{name}"].append(value)
         log_step(self, self.step_sums.metrics, self.step_sums.seconds)
+        write_updates(self, self.step_sums.said)
         self.step_sums = StepSums()
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentic_trl.trainers.run.ahead import Ahead
     from agentic_trl.trainers.run.success_threshold import ThresholdWatch
     from agentic_trl.trainers.update.critic import Critic
+    from agentic_trl.trainers.update.loss import StepSums
     from agentic_trl.trainers.update.signals import SignalWatch
     from agentic_trl.trainers.update.sorl import ClippingNormalizer
 
@@ -85,6 +86,7 @@ class Host(Protocol):
     threshold_watch: "ThresholdWatch"
     normalizer: "ClippingNormalizer | None"
     critic: "Critic"
+    step_sums: "StepSums"
     fingerprint: dict[str, str]
     probed: bool
     saw_first_kl: bool

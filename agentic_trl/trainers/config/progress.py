@@ -13,6 +13,18 @@ def calls_per_generation(trainer: Host) -> int:
     return int(trainer.args.steps_per_generation * trainer.num_iterations)
 
 
+def more_passes(trainer: Host) -> bool:
+    """Return whether a later call of the run passes over the rows of this one.
+
+    Args:
+        trainer: The trainer, in a forward-backward call.
+    """
+    args = trainer.args
+    generation_end = (generation_index(trainer) + 1) * calls_per_generation(trainer)
+    run_end = trainer.state.max_steps * args.gradient_accumulation_steps
+    return bool(trainer._step + args.steps_per_generation < min(generation_end, run_end))
+
+
 def generation_index(trainer: Host) -> int:
     """Return the number of the current generation batch, from 0; it seeds everything that is drawn for it."""
     return trainer._step // calls_per_generation(trainer)

@@ -13,16 +13,16 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
-from agentic_trl.batching import EpisodeSet, Row
+from agentic_trl.batching import EpisodeSet, Row, Said
 from agentic_trl.old_names import COLUMNS
-from agentic_trl.run_folder import EPISODES
+from agentic_trl.run_folder import EPISODES, UPDATES
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.json_lines import write_whole, written
 from agentic_trl.trainers.run.trackers import show_episodes
@@ -43,20 +43,23 @@ TOKEN_COLUMNS: Mapping[str, str] = MappingProxyType(
 
 def write_traces(
     trainer: Host, trajectories: Sequence[Trajectory], sets: Sequence[EpisodeSet]
-) -> None:
+) -> list[EpisodeSet]:
     """Write this rank's episodes of a generation, if it is one that is logged.
 
     Args:
         trainer: The trainer; one generation per ``logging_steps`` optimizer steps is written.
         trajectories: The episodes.
         sets: Their rows with advantages and weights.
+
+    Returns:
+        The sets, which know whether they were written.
     """
     args, step = trainer.args, trainer.state.global_step
     steps_per_generation = args.steps_per_generation * trainer.num_iterations
     every = max(int(args.logging_steps) if args.logging_steps >= 1 else 1, 1)
     covered = max(steps_per_generation // args.gradient_accumulation_steps, 1)
     if not args.log_trajectories or step % every >= covered:
-        return
+        return list(sets)
     name = f"step_{step:06d}_rank_{trainer.accelerator.process_index}.jsonl"
     rows = [row for one in sets for row in one.rows]
     lines = trace_lines(trajectories, rows, skip_truncated=args.mask_truncated_completions)
@@ -65,18 +68,44 @@ def write_traces(
     show_episodes(
         trainer, trace_lines(trajectories, rows, skip_truncated=args.mask_truncated_completions)
     )
+    return [replace(one, written_at=step) for one in sets]
+
+
+def write_updates(trainer: Host, said: Sequence[Said]) -> None:
+    """Write what the policy said to rows of episodes that are written down, in the optimizer step of their last pass.
+
+    Args:
+        trainer: The trainer, after the last backward of the optimizer step.
+        said: What this rank's passes found; with nothing no file is made.
+    """
+    lines = [
+        (
+            row.trajectory,
+            min(turns),
+            {"generation": one.written_at, "trajectory": row.trajectory, "turns": turns},
+        )
+        for one in said
+        for row, turns in one.by_row()
+        if turns
+    ]
+    if lines:
+        step, rank = trainer.state.global_step, trainer.accelerator.process_index
+        name = f"update_{step:06d}_rank_{rank}.jsonl"
+        texts = [written(line) for *_, line in sorted(lines, key=lambda one: one[:2])]
+        write_whole(Path(trainer.args.output_dir) / EPISODES / UPDATES / name, texts)
 
 
 def remove_traces(output_dir: str, *, first_step: int) -> None:
-    """Remove the traces of optimizer steps that a resumed run takes again.
+    """Remove what was written in optimizer steps that a resumed run takes again.
 
     Args:
         output_dir: Folder of the run.
         first_step: Optimizer step that the run resumes at; the generations played from it on go, and
             whatever was not written to its end.
     """
-    for path in (Path(output_dir) / EPISODES).glob("step_*"):
-        ours = re.fullmatch(r"step_(\d+)_rank_\d+\.(jsonl|partial)", path.name)
+    folder = Path(output_dir) / EPISODES
+    for path in (*folder.glob("step_*"), *(folder / UPDATES).glob("update_*")):
+        ours = re.fullmatch(r"(?:step|update)_(\d+)_rank_\d+\.(jsonl|partial)", path.name)
         if ours and (ours[2] == "partial" or int(ours[1]) >= first_step):
             path.unlink(missing_ok=True)
 

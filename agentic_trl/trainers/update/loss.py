@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from agentic_trl.batching import EpisodeSet, empty_row
+from agentic_trl.batching import EpisodeSet, Row, Said, empty_row
 from agentic_trl.ops.surrogate import policy_loss
 from agentic_trl.trainers.config.arguments import loss_arguments
 from agentic_trl.trainers.config.host import Host, Model
+from agentic_trl.trainers.config.progress import more_passes
 from agentic_trl.trainers.model.forward import token_scores
 from agentic_trl.trainers.ranks.sharded import backward_pass, passes_of_all
 from agentic_trl.trainers.update.flat_groups import computed_rows, drops_rows
@@ -31,6 +32,10 @@ class MicroBatch:
     """Units of the loss in the whole optimizer step, all ranks."""
     value_denominator: float = 1.0
     """Positions at which the critic is trained in the whole optimizer step, all ranks."""
+    rows: Sequence[Row] = ()
+    """The rows themselves."""
+    written_at: int | None = None
+    """Of their ``EpisodeSet``, in the last pass over them; ``None`` in others."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,8 @@ class StepSums:
     """Parts of the loss and its metrics, by name."""
     seconds: float = 0.0
     """Time of its forward and backward calls, rollouts included."""
+    said: list[Said] = field(default_factory=list)
+    """What the policy said to rows whose episodes are written down, in the last pass over them."""
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """Add a micro-batch's parts."""
@@ -58,11 +65,16 @@ def micro_batches(trainer: Host, episodes: EpisodeSet) -> list[MicroBatch]:
     idle = [empty_row(trainer._tokenizer.pad_token_id)]
     parts = cut(trainer, computed_rows(trainer, episodes.rows)) or [idle]
     parts += [idle] * (passes_of_all(trainer.accelerator, len(parts)) - len(parts))
+    written_at = (
+        None if episodes.written_at is None or more_passes(trainer) else episodes.written_at
+    )
     return [
         MicroBatch(
             batch=batch_of(trainer, part),
             denominator=episodes.denominator,
             value_denominator=episodes.value_denominator,
+            rows=part,
+            written_at=written_at,
         )
         for part in parts
     ]
@@ -84,6 +96,15 @@ def policy_backward(trainer: Host, model: Model, micros: Sequence[MicroBatch]) -
             trainer.accelerator.backward(loss, **options)
         total += loss.detach()
     return total
+
+
+def _said(micro: MicroBatch, written_at: int, inputs: LossInputs) -> Said:
+    """What the policy said in a pass; it stays on the device until the optimizer step ends."""
+    columns = {"logprobs": inputs.logprob, "old_logprobs": inputs.old_logprob}
+    if inputs.entropy is not None:
+        columns["entropies"] = inputs.entropy
+    kept = {name: column.detach() for name, column in columns.items()}
+    return Said(rows=micro.rows, written_at=written_at, columns=kept)
 
 
 def loss_of(trainer: Host, model: Model, micro: MicroBatch) -> LossOutput:
@@ -122,6 +143,8 @@ def loss_of(trainer: Host, model: Model, micro: MicroBatch) -> LossOutput:
     )
     if trainer.normalizer is not None:
         trainer.normalizer.add(inputs)
+    if micro.written_at is not None:
+        trainer.step_sums.said.append(_said(micro, micro.written_at, inputs))
     if drops_rows(trainer):
         compared["computed"] = inputs.token_share.sum() / micro.denominator
     return replace(output, metrics={**output.metrics, **compared})

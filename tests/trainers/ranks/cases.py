@@ -193,6 +193,21 @@ def written_credit(folder):
     }
 
 
+def written_updates(folder):
+    """What the policy said at the last update of the first generation, as the files of all ranks say it."""
+    said = {}
+    for path in sorted((folder / "trajectories" / "updates").iterdir()):
+        rank = path.stem.rpartition("_")[2]
+        played = (folder / "trajectories" / f"step_000000_rank_{rank}.jsonl").read_text()
+        episodes = [json.loads(line) for line in played.splitlines()]
+        for line in map(json.loads, path.read_text().splitlines()):
+            if line["generation"] == 0:
+                one = episodes[line["trajectory"]]
+                for index, numbers in line["turns"].items():
+                    said[one["group"], one["member"], int(index)] = numbers
+    return said
+
+
 def lengthen(member):
     rng = random.Random(100 + member)
     parts = [scripted_trajectory(rng, 1, member) for _ in range(10)]

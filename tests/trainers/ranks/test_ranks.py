@@ -30,6 +30,7 @@ from tests.trainers.ranks.cases import (
     episodes_of,
     refill_run,
     written_credit,
+    written_updates,
 )
 from tests.trainers.update.ppo_tools import make_ppo
 
@@ -97,6 +98,7 @@ def test_two_ranks_give_the_gradient_of_the_union(tmp_path, replicated, name):
     losses = [e["loss"] for e in alone.state.log_history if "loss" in e]
     assert_rounding(both["losses"], losses, terms=200, scale=5.0)  # log-probabilities of 200 tokens
     check_written(written_credit(tmp_path / "one"), both["written"], methods={"planpo"})
+    check_said(written_updates(tmp_path / "one"), both["said"])
     for metric in ("sorl/bias_norm", "sorl/scale", "actfocus/mean_weight", "actfocus/action_share"):
         one, two = (
             [e[metric] for e in log if metric in e]
@@ -133,6 +135,17 @@ def check_written(one, two, *, methods):
     if "planpo" in methods:
         assert parts == {"trajectory", "response", "alpha"}
     assert ("delta" in parts) == ("steppo_dead" in methods)
+
+
+def check_said(one, two):
+    """So do those of what the policy said at the last update."""
+    assert one.keys() == two.keys()
+    assert one
+    for place, said in one.items():
+        assert two[place] == {
+            name: pytest.approx(said[name], abs=1e-4)
+            for name in ("logprobs", "old_logprobs", "entropies")
+        }
 
 
 @pytest.mark.parametrize("kind", ["replicated", "sharded"])
@@ -208,6 +221,7 @@ def test_two_ranks_train_policy_and_critic_as_one_process(tmp_path, replicated, 
     for one, two in zip(alone.critic_gradients, both["critic"], strict=True):
         assert_rounding(two, one, **SUMS)
     check_written(written_credit(tmp_path / "one"), both["written"], methods={name})
+    check_said(written_updates(tmp_path / "one"), both["said"])
     for metric in ("critic/explained_variance", "critic/value_loss"):
         one, two = (
             [e[metric] for e in log if metric in e]

@@ -39,6 +39,7 @@ from tests.trainers.ranks.cases import (
     episodes_of,
     refill_run,
     written_credit,
+    written_updates,
 )
 from tests.trainers.run.outcomes import differences, outcome
 from tests.trainers.update.ppo_tools import make_ppo
@@ -113,11 +114,13 @@ def scripted_case(name, folder, **changes):
     trainer = make_trainer(folder, cls=scripted(trajectories), peft_config=lora, **knobs)
     check_world(trainer)
     trainer.train()
+    trainer.accelerator.wait_for_everyone()
     micro_batches = trainer.accelerator.gather(torch.tensor([len(trainer.batches)])).tolist()
     losses = [e["loss"] for e in trainer.state.log_history if "loss" in e]
     return {
         "gradients": gradients_of(trainer),
         "written": written_credit(folder),
+        "said": written_updates(folder),
         "micro_batches": micro_batches,
         "losses": losses,
         "metrics": trainer.state.log_history,
@@ -134,6 +137,7 @@ def ppo_case(name, folder):
     return {
         "gradients": gradients_of(trainer),
         "written": written_credit(folder),
+        "said": written_updates(folder),
         "critic": trainer.critic_gradients,
         "metrics": trainer.state.log_history,
     }

@@ -9,7 +9,7 @@ TIMES = ("time", "runtime", "per_second", "_seconds", "train_loss", "total_flos"
 
 
 def outcome(trainer, folder):
-    """Weights, optimizer, schedule, log and trajectories of a run that has ended."""
+    """Weights, optimizer, schedule, log, trajectories and what the policy said to them, of a run that has ended."""
     return {
         "policy": trainer.model.state_dict(),
         "critic": critic_state(trainer),
@@ -21,6 +21,15 @@ def outcome(trainer, folder):
             if "train_runtime" not in entry
         ],
         "traces": traces(folder / "trajectories"),
+        "updates": {
+            path.name: path.read_text()
+            for path in sorted((folder / "trajectories" / "updates").glob("*"))
+        },
+        "metrics": [
+            {name: value for name, value in record.items() if not name.endswith(TIMES)}
+            for record in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+            if "train_runtime" not in record
+        ],
     }
 
 
@@ -33,7 +42,7 @@ def critic_state(trainer):
 def traces(folder):
     """All files of trajectories, without the time that steps took."""
     found = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.glob("*.*")):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for line in lines:
             for turn in line["turns"]:
