@@ -6,7 +6,7 @@ from tqdm.auto import tqdm
 
 
 class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
-    """A bar that counts finished episodes, turns, and the sampled tokens a second; it shows the time left.
+    """A bar of finished episodes, with the episodes, turns and sampled tokens a second, and the time left.
 
     It is drawn twice a second at most, whether an episode has ended or not, and its text is made then alone.
     """
@@ -47,6 +47,7 @@ class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
     def format_dict(self) -> dict[str, Any]:
         """What the bar is drawn from."""
         shown: dict[str, Any] = super().format_dict
-        rate = self.tokens_sampled / shown["elapsed"] if shown["elapsed"] > 0 else 0.0
-        shown["postfix"] = f"turns={self.turns_taken}, {rate:.0f} tokens/s"
+        seconds = max(shown["elapsed"], 1e-3)
+        counts = {"turns": self.turns_taken, "tokens": self.tokens_sampled}
+        shown["postfix"] = ", ".join(f"{n / seconds:.0f} {what}/s" for what, n in counts.items())
         return shown

@@ -65,8 +65,9 @@ class Column:
 
     @property
     def room(self) -> int:
-        """Characters of the column."""
-        return len(self.label) + 2 * self.width + 3 + 2 * self.percent
+        """Characters of the column, with those of a usual difference."""
+        figure, difference = self.width + self.percent, 3 + self.decimals + self.percent
+        return len(self.label) + 1 + figure + 1 + difference
 
 
 SUCCESS = Column(label="success", names=("success_rate",))

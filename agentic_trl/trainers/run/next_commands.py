@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trl.environments.built_in import BUILT_IN, OPTIONAL
+from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.run_folder import EPISODES, LOG
 from agentic_trl.trainers.config.host import Host
@@ -34,9 +35,9 @@ def next_commands(trainer: Host, *, folder: str, model: str | None) -> Iterator[
     if (there / LOG).is_file() or any(there.glob("checkpoint-*/trainer_state.json")):
         yield shlex.join(["agentic_trl", "plot", folder])
     flags = _flags(trainer)
-    if flags is None:
+    if flags is None and trainer.eval_dataset is not None:
         yield "trainer.evaluate()"
-    else:
+    elif flags is not None:
         yield shlex.join(["agentic_trl", "evaluate", "--model", model or folder, *flags])
 
 
@@ -78,9 +79,9 @@ def _words(flag: str, value: Any) -> list[str]:
 
 
 def _name(specs: Sequence[EnvSpec]) -> str | None:
-    """Return what a command knows an environment by; ``None`` for several, and for a class of a script."""
+    """Return what a command knows an environment by; ``None`` for several, for prompts, and for a class of a script."""
     spec, entry = specs[0], specs[0].entry_point
-    if len(specs) > 1:
+    if len(specs) > 1 or entry is SingleTurn:
         return None
     if spec.id in KNOWN or isinstance(entry, str):
         return spec.id if spec.id in KNOWN else str(entry)

@@ -1,0 +1,45 @@
+"""The bar of a rollout: what it counts, and when it is drawn.
+
+Mutations seen red: turns and tokens swapped; tokens in all instead of a second; drawn only when an episode ends.
+"""
+
+import pytest
+
+from agentic_trl.progress_bar import RolloutBar
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that bars read."""
+    now = [100.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    return now
+
+
+def test_rates_are_of_the_time_since_the_start(clock, capsys):
+    with RolloutBar(8, description="rollout", disable=False) as bar:
+        bar.advance(6, 1, 70)
+        bar.advance(4, 1, 30)
+        clock[0] += 2.0
+        shown = str(bar)
+    # 2 episodes, 10 turns and 100 tokens in 2 s; 6 episodes are left at 1 a second.
+    assert "2/8 [00:02<00:06" in shown
+    assert "1.00episode/s, 5 turns/s, 50 tokens/s" in shown
+    capsys.readouterr()
+
+
+def test_it_is_drawn_twice_a_second_while_no_episode_ends(clock, capsys):
+    with RolloutBar(8, description="rollout", disable=False) as bar:
+        capsys.readouterr()
+        drawn = []
+        for _ in range(8):  # a quarter of a second each
+            clock[0] += 0.25
+            bar.advance(1, 0, 10)
+            drawn.append(bool(capsys.readouterr().err))
+    assert drawn == [False, True] * 4
+
+
+def test_one_that_is_off_shows_nothing(capsys):
+    with RolloutBar(8, description="rollout", disable=True) as bar:
+        bar.advance(1, 8, 10)
+    assert capsys.readouterr().err == ""
