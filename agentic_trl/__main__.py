@@ -37,6 +37,7 @@ COMMANDS = {
     ),
     "envs": Command("listings:run_envs", "list the registered environments"),
     "recipes": Command("listings:run_recipes", "list the recipes that come with the package"),
+    "plot": Command("plot:run", "draw what runs have logged: plot RUN [RUN ...]"),
     "doctor": Command("doctor:run", "check the installation; belongs into a report of a fault"),
 }
 """The commands."""
