@@ -38,6 +38,10 @@ COMMANDS = {
     "view": Command("view:run", "make a page of HTML of runs, their groups and their episodes"),
     "envs": Command("listings:run_envs", "list the registered environments"),
     "recipes": Command("listings:run_recipes", "list the recipes that come with the package"),
+    "new-environment": Command(
+        "new_environment:run", "write a package with an environment: new-environment NAME"
+    ),
+    "plot": Command("plot:run", "draw what runs have logged: plot RUN [RUN ...]"),
     "doctor": Command("doctor:run", "check the installation; belongs into a report of a fault"),
 }
 """The commands."""
@@ -78,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def usage() -> str:
     """Return what ``agentic_trl --help`` prints."""
-    rows = [f"  {name:12}{command.description}" for name, command in COMMANDS.items()]
+    rows = [f"  {name:17}{command.description}" for name, command in COMMANDS.items()]
     head = "usage: agentic_trl COMMAND ...; agentic_trl COMMAND --help lists what it takes"
     return "\n".join([head, "", *rows])
 

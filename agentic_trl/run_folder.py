@@ -5,7 +5,8 @@
     trajectories/step_000004_rank_0.jsonl     the episodes of a logged generation, a line each
     trajectories/updates/update_000005_rank_0.jsonl   what the policy said to them at their last update
 
-Files of a run that lacks them are read from what it has: the log from the state in its newest checkpoint, or ``metrics.json``.
+Files of a run that lacks them are read from what it has: the log from the state in its newest checkpoint or ``metrics.json``, which also
+has the held-out tasks before training.
 """
 
 import json
@@ -62,11 +63,14 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     if path.is_file():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         return [record for line in lines if (record := _object(line))]
+    written = _json(folder / "metrics.json")
+    before = {f"eval_{name}": value for name, value in (written.get("before") or {}).items()}
+    first = [{"step": 0, **before}] if before else []
     checkpoints = sorted(folder.glob("checkpoint-*"), key=_number)
     for checkpoint in reversed(checkpoints):
         if history := _json(checkpoint / "trainer_state.json").get("log_history"):
-            return list(history)
-    return list(_json(folder / "metrics.json").get("history", ()))
+            return [*first, *history]
+    return [*first, *written.get("history", ())]
 
 
 def episode_files(folder: Path) -> list[EpisodeFile]:

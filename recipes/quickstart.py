@@ -9,7 +9,6 @@ the same weights. Prints the held-out metrics before and after, and writes ``res
 """
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -18,6 +17,9 @@ import threading
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from agentic_trl.commands.curves import read_run
+from agentic_trl.commands.plot import draw
 
 METHODS = ("planpo", "grpo")
 RECIPES = Path(__file__).parent
@@ -67,7 +69,10 @@ def main() -> None:
     )
     print(f"\n{table(runs)}\n")
     print(f"numbers: {arguments.output / 'results.json'}")
-    print(f"curves: {plot(runs, arguments.output / 'curves.png')}")
+    folders = [
+        arguments.output / f"seed-{seed}" / one for seed in arguments.seeds for one in METHODS
+    ]
+    print(f"curves: {plot(folders, arguments.output / 'curves.png')}")
 
 
 def run_seed(seed: int, output: Path, overrides: list[str]) -> list[dict[str, Any]]:
@@ -193,34 +198,20 @@ def mean(runs: list[dict[str, Any]], when: str, key: str) -> float:
     return fmean(values) if values else float("nan")
 
 
-def plot(runs: list[dict[str, Any]], path: Path) -> str:
+def plot(folders: list[Path], path: Path) -> str:
     """Draw success and tokens per response over the training steps.
 
     Args:
-        runs: Contents of ``metrics.json``.
+        folders: Folders of the runs.
         path: File to write.
 
     Returns:
         The file, or why there is none.
     """
     try:
-        importlib.import_module("matplotlib").use("Agg")
-        plt = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        return "none, since matplotlib is not installed; pip install 'agentic-trl[plots]'"
-    figure, axes = plt.subplots(1, len(COLUMNS), figsize=(12, 3.5))
-    for (key, label), axis in zip(COLUMNS.items(), axes, strict=True):
-        for method, color in zip(METHODS, ("tab:blue", "tab:orange"), strict=True):
-            for index, run in enumerate(one for one in runs if one["method"] == method):
-                points = [(one["step"], one[key]) for one in run["history"] if key in one]
-                name = method if index == 0 else None
-                axis.plot(*zip(*points, strict=True), color=color, alpha=0.8, label=name)
-        axis.set(xlabel="step", title=f"{label} (training)")
-        axis.grid(alpha=0.3)
-    axes[0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        draw([read_run(one) for one in folders], [path], metrics=list(COLUMNS))
+    except ImportError as error:
+        return f"none. {error}"
     return str(path)
 
 

@@ -63,7 +63,7 @@ def test_the_quickstart_says_what_draws_its_curves(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "recipes.quickstart", raising=False)
     quickstart = importlib.import_module("recipes.quickstart")
     said = quickstart.plot([], tmp_path / "curves.png")
-    assert "pip install 'agentic-trl[plots]'" in said
+    assert 'pip install "agentic_trl[plots]"' in said
     assert not (tmp_path / "curves.png").exists()
 
 

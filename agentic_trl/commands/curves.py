@@ -1,0 +1,194 @@
+"""Curves of runs: figures of their logs by optimizer step; runs that differ in the seed alone are one curve with an interval."""
+
+import difflib
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentic_trl.intervals import mean_interval
+from agentic_trl.run_folder import LOG, read_facts, read_log
+
+OWN = frozenset(
+    {"seed", "data_seed", "output_dir", "logging_dir", "run_name", "resume_from_checkpoint"}
+)
+"""Fields of a configuration that differ between runs of one experiment: the seed, and where a run is kept."""
+
+_LABELLED = 3
+"""Most fields that the name of a curve tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as it is drawn."""
+
+    folder: Path
+    """Its folder."""
+    facts: Mapping[str, Any]
+    """What ``run.json`` says; empty if there is none."""
+    log: Sequence[Mapping[str, Any]]
+    """Records of the log."""
+
+    @cached_property
+    def experiment(self) -> dict[str, str]:
+        """What was run, but for the seed, as text by name; empty if that is not known."""
+        args: dict[str, Any] = self.facts.get("args", {})
+        told = {
+            name: self.facts.get(name) for name in ("method", "environment", "model", "trainer")
+        }
+        known = told | args if args else {}
+        return {name: str(value) for name, value in known.items() if name not in OWN}
+
+    def values(self, name: str) -> dict[int, float]:
+        """Return the figures of a metric by optimizer step, the last of a step.
+
+        Args:
+            name: Name in the log.
+        """
+        return {
+            int(one["step"]): float(one[name])
+            for one in self.log
+            if _is_number(one.get(name)) and _is_number(one.get("step"))
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A line with its interval."""
+
+    steps: Sequence[int]
+    """Optimizer steps, rising."""
+    values: Sequence[float]
+    """Figures there; means over several runs."""
+    low: Sequence[float] = ()
+    """Lower ends of the 95 % intervals; empty without intervals."""
+    high: Sequence[float] = ()
+    """Upper ends."""
+
+
+def read_run(folder: Path) -> Run:
+    """Return a run.
+
+    Args:
+        folder: Its folder.
+
+    Raises:
+        ValueError: If it holds no log.
+    """
+    if not (log := read_log(folder)):
+        raise ValueError(
+            f"{folder} holds no log of a run: got neither {LOG}, nor a checkpoint, nor metrics.json; expected the "
+            "output_dir of a run that has begun. Correct the path."
+        )
+    return Run(folder=folder, facts=read_facts(folder), log=log)
+
+
+def by_experiment(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Return the runs of each curve by its name, in their order; those that differ in the seed alone are one.
+
+    Args:
+        runs: The runs; of one whose configuration is not known nothing is one with it.
+
+    Raises:
+        ValueError: If two runs of an experiment have the same seed, or two curves one name.
+    """
+    alike: list[list[Run]] = []
+    for run in runs:
+        for others in alike:
+            if run.experiment and others[0].experiment == run.experiment:
+                others.append(run)
+                break
+        else:
+            alike.append([run])
+    for group in alike:
+        _refuse_same_seed(group)
+    names = [_name(group, alike) for group in alike]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"The runs are named {', '.join(names)}, expected a name for each: {', '.join(str(one.folder) for one in runs)} "
+            "hold a folder twice. Give each once."
+        )
+    return dict(zip(names, alike, strict=True))
+
+
+def curve(runs: Sequence[Run], name: str) -> Curve | None:
+    """Return the curve of a metric.
+
+    Args:
+        runs: Runs that differ in the seed alone.
+        name: Name in the log.
+
+    Returns:
+        Of several runs the mean with Student's interval over them, at the steps that all have; of one its figures, a rate
+        with the interval that the log has. ``None`` if there is no step.
+    """
+    found = [run.values(name) for run in runs]
+    steps = sorted(set(found[0]).intersection(*found[1:]))
+    if not steps:
+        return None
+    if len(runs) > 1:
+        several = [[one[step] for one in found] for step in steps]
+        low, high = zip(*map(mean_interval, several), strict=True)
+        return Curve(steps=steps, values=[fmean(one) for one in several], low=low, high=high)
+    low, high = (runs[0].values(f"{name}/{end}") for end in ("low", "high"))
+    values = [found[0][step] for step in steps]
+    if not all(step in low and step in high for step in steps):
+        return Curve(steps=steps, values=values)
+    ends = ([end[step] for step in steps] for end in (low, high))
+    return Curve(steps=steps, values=values, low=next(ends), high=next(ends))
+
+
+def refuse_unknown(runs: Sequence[Run], names: Sequence[str]) -> None:
+    """Refuse a metric that no run has, neither in training nor of held-out tasks.
+
+    Args:
+        runs: The runs.
+        names: Names of metrics.
+
+    Raises:
+        ValueError: At the first that is found.
+    """
+    logged = {name for run in runs for one in run.log for name in one if _is_number(one[name])}
+    plain = {one.removeprefix("eval_") for one in logged} - {"step"}
+    for name in names:
+        if name not in logged | plain:
+            close = difflib.get_close_matches(name, plain, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(
+                f"metrics: got {name!r}, which no run has logged.{hint} Expected some of {', '.join(sorted(plain))}."
+            )
+
+
+def _refuse_same_seed(runs: Sequence[Run]) -> None:
+    """Refuse two runs that are no independent ones.
+
+    Raises:
+        ValueError: If there are such.
+    """
+    of_seed: dict[Any, list[Run]] = defaultdict(list)
+    for run in runs:
+        of_seed[run.facts.get("seed")].append(run)
+    for seed, same in of_seed.items():
+        if len(same) > 1:
+            raise ValueError(
+                f"{same[0].folder} and {same[1].folder} have one configuration and one seed, {seed}: expected other seeds, "
+                "since an interval is taken over independent runs. Leave one out."
+            )
+
+
+def _name(runs: Sequence[Run], all_runs: Sequence[Sequence[Run]]) -> str:
+    """Return the name of a curve: the folder of a single run, or what tells an experiment from the others."""
+    if len(runs) == 1:
+        return str(runs[0].folder)
+    own, others = runs[0].experiment, [one[0].experiment for one in all_runs]
+    differing = [name for name in own if any(one.get(name) != own[name] for one in others if one)]
+    told = [f"{name}={own[name]}" for name in differing if name != "method"][:_LABELLED]
+    return ", ".join([own.get("method", "runs"), *told, f"{len(runs)} seeds"])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
