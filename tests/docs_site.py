@@ -4,6 +4,7 @@ python -m tests.docs_site docs/_build/html        prints what is wrong and exits
 """
 
 import argparse
+import posixpath
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -47,14 +48,8 @@ def target(name, link):
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return None
-    path = (Path(name).parent / unquote(parts.path)).as_posix() if parts.path else name
-    steps = []
-    for step in path.split("/"):
-        if step == "..":
-            steps = steps[:-1] if steps else [".."]
-        elif step != ".":
-            steps.append(step)
-    return "/".join(steps), unquote(parts.fragment)
+    path = posixpath.join(posixpath.dirname(name), unquote(parts.path)) if parts.path else name
+    return posixpath.normpath(path), unquote(parts.fragment)
 
 
 def faults(folder):

@@ -62,7 +62,7 @@ BAD = [
     ("README.html", '<a href="three%20.md">', "README.html: three%20.md leads to no file"),
     ("README.html", '<a href="docs/two.html#there">', "docs/two.html#there leads to no anchor"),
     ("README.html", '<a href="#there">', "README.html: #there leads to no anchor"),
-    ("README.html", '<a href="../../x.html">', "README.html: ../../x.html leads to no file"),
+    ("README.html", '<a href="../docs/two.html">', "../docs/two.html leads to no file"),
     (
         "README.html",
         '<script src="https://x.org/a.js">',
