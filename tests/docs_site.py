@@ -4,6 +4,8 @@ python -m tests.docs_site docs/_build/html        prints what is wrong and exits
 """
 
 import argparse
+import posixpath
+import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
 """Elements that a browser loads from somewhere, and the attribute that says from where."""
+FOREIGN = re.compile(r"(?:url\(|@import\s)\s*[\"']?((?:https?:)?//[^\"')\s]+)")
+"""What a style loads from another host."""
 INDEX = "docs/index.html"
 NO_PAGES = {"genindex.html", "py-modindex.html", "search.html"}
 """Pages of Sphinx's own, which are reached by its search and its indices."""
@@ -47,14 +51,8 @@ def target(name, link):
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return None
-    path = (Path(name).parent / unquote(parts.path)).as_posix() if parts.path else name
-    steps = []
-    for step in path.split("/"):
-        if step == "..":
-            steps = steps[:-1] if steps else [".."]
-        elif step != ".":
-            steps.append(step)
-    return "/".join(steps), unquote(parts.fragment)
+    path = posixpath.join(posixpath.dirname(name), unquote(parts.path)) if parts.path else name
+    return posixpath.normpath(path), unquote(parts.fragment)
 
 
 def faults(folder):
@@ -66,6 +64,10 @@ def faults(folder):
     for name, page in pages.items():
         found += [fault for link in page.links for fault in dead(folder, pages, name, link)]
         found += [fault for source in page.loaded for fault in missing(folder, name, source)]
+    for style in sorted(Path(folder).rglob("*.css")):
+        found += [
+            f"{style.name}: {one} is of another host" for one in FOREIGN.findall(style.read_text())
+        ]
     apart = set(pages) - reached(pages) - NO_PAGES
     return found + [f"{name}: no link leads to it from {INDEX}" for name in sorted(apart)]
 

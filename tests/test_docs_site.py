@@ -55,14 +55,14 @@ GOOD = {
     "docs/two.html": '<p id="here">x</p><a href="#here">x</a><link href="../_static/a.css?v=1"><img src="data:image/png;base64,a">',
     "README.html": '<a href="docs/index.html">x</a>',
     "search.html": "",
-    "_static/a.css": "",
+    "_static/a.css": "p { background: url(b.png) }",
 }
 BAD = [
     ("README.html", '<a href="docs/three.html">', "README.html: docs/three.html leads to no file"),
     ("README.html", '<a href="three%20.md">', "README.html: three%20.md leads to no file"),
     ("README.html", '<a href="docs/two.html#there">', "docs/two.html#there leads to no anchor"),
     ("README.html", '<a href="#there">', "README.html: #there leads to no anchor"),
-    ("README.html", '<a href="../../x.html">', "README.html: ../../x.html leads to no file"),
+    ("README.html", '<a href="../docs/two.html">', "../docs/two.html leads to no file"),
     (
         "README.html",
         '<script src="https://x.org/a.js">',
@@ -71,6 +71,12 @@ BAD = [
     ("README.html", '<link href="//x.org/a.css">', "//x.org/a.css is loaded from another host"),
     ("README.html", '<img src="http://x.org/a.png">', "http://x.org/a.png is loaded from another"),
     ("README.html", '<script src="_static/b.js">', "_static/b.js is not there to be loaded"),
+    ("_static/a.css", "@import '//x.org/b.css';", "a.css: //x.org/b.css is of another host"),
+    (
+        "_static/a.css",
+        "p { background: url(https://x.org/a) }",
+        "https://x.org/a is of another host",
+    ),
     ("docs/apart.html", "", "docs/apart.html: no link leads to it from docs/index.html"),
 ]
 
