@@ -17,14 +17,14 @@ const KEYS = [
 
 // The list that j and k go through, also from within an episode.
 const walk = { items: null, list: null, by(move) {
-  const [view] = place();
+  const [view, parts] = place();
   if (view === 'episodes' || view === 'groups') {
     const at = Math.max(0, Math.min(this.items.length - 1, this.list.current + move));
     if (this.items.length) this.list.mark(at, true);
     return;
   }
   const items = this.around(view);
-  const now = items.indexOf(view === 'episode' ? shownEpisode.record?.at : location.hash.split('?')[0]);
+  const now = items.indexOf(view === 'episode' ? findEpisode(...parts.map(Number)) : location.hash.split('?')[0]); // of the address: what it names may not be shown yet
   const next = items[now + move];
   if (next !== undefined) location.hash = view === 'episode' ? addressOf(next) : next;
   else say('There is no further one.');
