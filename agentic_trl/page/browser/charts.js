@@ -7,7 +7,7 @@ const SHAPE = { width: 420, height: 190, left: 52, right: 12, top: 10, bottom: 2
 function ticks(low, high, about) {
   const rough = (high - low) / about || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const unit = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  const unit = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= 0.7 * rough);
   const found = [];
   for (let at = Math.ceil(low / unit - 1e-9); at * unit <= high + unit * 1e-9; at++) found.push(Number((at * unit).toPrecision(12)));
   return found;
@@ -15,7 +15,7 @@ function ticks(low, high, about) {
 
 const nameOfKind = (kind) => {
   const names = kind.runs.map((one) => data.runs[one].name);
-  return names.length === 1 ? names[0] : `${names[0]} and ${plural(names.length - 1, 'more seed')}`;
+  return names.length === 1 ? names[0] : `${names[0]} (${plural(names.length, 'seed')})`;
 };
 
 // The value of a kind of run at a step, or at the last one before it.

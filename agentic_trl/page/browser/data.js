@@ -26,6 +26,7 @@ async function unpack(name) {
 async function openIndex() {
   Object.assign(data, (await unpack('index')).head);
   data.columns.chunk.forEach((chunk, at) => { data.first[chunk] ??= at; });
+  for (const kind of data.curves) kind.figures = table(kind.figures);
   data.runs.forEach((run, number) => {
     try { run.facts = JSON.parse(run.facts); } catch { run.facts = {}; } // JSON of Python may hold NaN
     run.colour = number % 8;

@@ -1,7 +1,7 @@
 // An episode, turn by turn: what was observed, what was sampled, what came of it, and what was learned.
 
 const shownEpisode = { colour: 'advantage', record: null, turn: 0 };
-const PARTS = {
+const PARTS = table({
   trajectory: ['of the trajectory', 'advantage of the whole episode within its group'],
   response: ['of the response', 'PlanPO: advantage of the response among those to the same situation'],
   alpha: ['alpha', 'PlanPO: share of the two levels'],
@@ -10,7 +10,7 @@ const PARTS = {
   delta: ['\u03b4', 'StepPO: reward + \u03b3 V of the next turn \u2212 V'],
   return: ['return', 'the critic\u2019s target'],
   advantage: ['before whitening', 'StepPO: generalized advantage before it is whitened'],
-};
+});
 
 const addressOf = (at) => `#/episode/${data.columns.run[at]}/${data.columns.step[at]}/${data.columns.rank[at]}/${data.columns.line[at]}`;
 

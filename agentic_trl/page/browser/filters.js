@@ -1,14 +1,14 @@
 // What the lists show: filters, search and order, which the address of the page holds.
 
 const filters = { run: '', step: '', outcome: '', flags: [], query: '', order: '' };
-const ORDERS = {
+const ORDERS = table({
   '': ['as played', null],
   learned: ['most learned', (at) => -(data.columns.learned[at] ?? -1)],
   score: ['highest score', (at) => -(data.columns.score[at] ?? -Infinity)],
   low: ['lowest score', (at) => data.columns.score[at] ?? Infinity],
   turns: ['most turns', (at) => -data.columns.turns[at]],
   tokens: ['most tokens', (at) => -data.columns.tokens[at]],
-};
+});
 
 function readFilters(words) {
   for (const name of ['run', 'step', 'outcome', 'query', 'order']) filters[name] = words.get(name) ?? '';
@@ -25,7 +25,7 @@ function writtenFilters(changes = {}) {
 function passing(without = '') {
   const { run, step, success, flags, chunk } = data.columns;
   const wanted = filters.flags.reduce((bits, one) => bits | (1 << data.flags.indexOf(one)), 0);
-  const outcome = { success: 1, failure: 0 }[filters.outcome];
+  const outcome = table({ success: 1, failure: 0 })[filters.outcome];
   const found = [];
   for (let at = 0; at < data.count; at++) {
     if (filters.run !== '' && run[at] !== Number(filters.run)) continue;

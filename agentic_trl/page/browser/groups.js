@@ -1,13 +1,13 @@
 // Groups: those of a step in a list, and the episodes of one side by side.
 
-const GROUP_ORDERS = {
+const GROUP_ORDERS = table({
   learned: ['most learned', (one) => -(one.learned ?? -1)],
   step: ['as played', (one) => one.members[0]],
   spread: ['widest scores', (one) => -(one.high - one.low)],
   low: ['lowest success', (one) => one.rate],
   high: ['highest success', (one) => -one.rate],
   tokens: ['most tokens', (one) => -one.tokens],
-};
+});
 
 // The groups of some episodes, whole, in an order.
 function groupsOf(episodes, order) {
@@ -96,7 +96,7 @@ function groupRow(one, most, several) {
     h('span', { class: 'c1' }, String(one.group)),
     h('span', { class: 'c2' }, outcomes(one.members)),
     h('span', { class: 'c3 number' }, figure(one.score), one.high > one.low ? h('span', { class: 'range' }, ` ${figure(one.low)}\u2013${figure(one.high)}`) : ''),
-    h('span', { class: 'c4 number' }, bar(one.learned, most), h('span', {}, figure(one.learned))),
+    h('span', { class: 'c4 number' }, bar(one.learned, most), h('span', { class: 'figure' }, figure(one.learned))),
     h('span', { class: 'c5' }, flat ? h('span', { class: 'flag' }, 'flat group') : '', text(taskName(one.members[0]))));
 }
 

@@ -17,14 +17,14 @@ const KEYS = [
 
 // The list that j and k go through, also from within an episode.
 const walk = { items: null, list: null, by(move) {
-  const [view] = place();
+  const [view, parts] = place();
   if (view === 'episodes' || view === 'groups') {
     const at = Math.max(0, Math.min(this.items.length - 1, this.list.current + move));
     if (this.items.length) this.list.mark(at, true);
     return;
   }
   const items = this.around(view);
-  const now = items.indexOf(view === 'episode' ? shownEpisode.record?.at : location.hash.split('?')[0]);
+  const now = items.indexOf(view === 'episode' ? findEpisode(...parts.map(Number)) : location.hash.split('?')[0]); // of the address: what it names may not be shown yet
   const next = items[now + move];
   if (next !== undefined) location.hash = view === 'episode' ? addressOf(next) : next;
   else say('There is no further one.');
@@ -64,8 +64,15 @@ async function viewOf(view, parts, words) {
   return runsView();
 }
 
+// What tells a control of a view from others, so that the one that had the focus gets it back when the view is drawn anew.
+function controlName(control) {
+  if (!control?.closest?.('main .filters, main .searching')) return '';
+  return control.dataset.flag ?? control.getAttribute('aria-label') ?? control.closest('label')?.textContent.slice(0, 12) ?? '';
+}
+
 async function show() {
   const mine = ++asked;
+  const control = controlName(document.activeElement);
   const [view, parts, words] = place();
   const colour = words.get('colour');
   if (MODES.some((mode) => mode.name === colour)) shownEpisode.colour = colour;
@@ -80,6 +87,7 @@ async function show() {
     document.getElementById('main').replaceChildren(page);
     page.update?.();
     window.scrollTo(0, 0);
+    if (control) [...page.querySelectorAll('.filters button, .filters select')].find((one) => controlName(one) === control)?.focus();
   } else if (colour) current.paint();
   const turn = Number(words.get('turn'));
   if (view === 'episode' && turn) goTurn(turn, false);

@@ -92,7 +92,7 @@ function problems() {
 // What differs between the runs, and the last figures of each.
 function sideBySide() {
   if (data.runs.length < 2) return h('div', {});
-  const facts = data.runs.map((run) => ({ ...run.facts, ...run.facts.args, args: undefined }));
+  const facts = data.runs.map((run) => table(run.facts, run.facts.args, { args: undefined }));
   const keys = [...new Set(facts.flatMap((one) => Object.keys(one)))].filter((key) => key !== 'args' && key !== 'started');
   const differing = keys.filter((key) => new Set(facts.map((one) => JSON.stringify(one[key]))).size > 1);
   const head = h('tr', {}, h('th', { scope: 'col' }, 'Knob'), ...data.runs.map((run) => h('th', { scope: 'col' }, text(run.name))));

@@ -74,4 +74,6 @@ function block(value, kind) {
   return h('div', {}, shown, more);
 }
 
+// A table that knows what is in it, and not what every object has: names of runs may be `constructor`.
+const table = (...parts) => Object.assign(Object.create(null), ...parts);
 const say = (words) => { document.getElementById('status').textContent = words; };
