@@ -12,6 +12,7 @@ import rich
 from agentic_trl.assets import embedded
 from agentic_trl.command_line import json_object, naming, prepare_file
 from agentic_trl.trainers.evaluate import evaluate
+from agentic_trl.trainers.run.json_lines import written
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.viewer import render_trajectory
 
@@ -83,7 +84,7 @@ def run(words: Sequence[str]) -> int:
     for trajectory in result.trajectories[: options.show]:
         rich.print(render_trajectory(trajectory))
     if options.output is not None:
-        lines = [json.dumps(line) for line in trace_lines(result.trajectories)]
+        lines = [written(line) for line in trace_lines(result.trajectories)]
         options.output.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
     for name, value in result.metrics.items():
         print(f"{name:28} {value:.4g}")
