@@ -11,7 +11,6 @@ has the held-out tasks before training.
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +78,7 @@ def episode_files(folder: Path) -> list[EpisodeFile]:
     Args:
         folder: Folder of the run.
     """
-    return list(_files(folder / EPISODES, "step"))
+    return _files(folder / EPISODES, "step")
 
 
 def update_files(folder: Path) -> list[EpisodeFile]:
@@ -88,14 +87,18 @@ def update_files(folder: Path) -> list[EpisodeFile]:
     Args:
         folder: Folder of the run.
     """
-    return list(_files(folder / EPISODES / UPDATES, "update"))
+    return _files(folder / EPISODES / UPDATES, "update")
 
 
-def _files(folder: Path, word: str) -> Iterator[EpisodeFile]:
-    for path in sorted(folder.glob(f"{word}_*_rank_*.jsonl")):
-        found = re.fullmatch(rf"{word}_(\d+)_rank_(\d+)", path.stem)
-        if found:
-            yield EpisodeFile(step=int(found[1]), rank=int(found[2]), path=path)
+def _files(folder: Path, word: str) -> list[EpisodeFile]:
+    names = (
+        (path, re.fullmatch(rf"{word}_(\d+)_rank_(\d+)", path.stem))
+        for path in folder.glob("*.jsonl")
+    )
+    files = [
+        EpisodeFile(step=int(name[1]), rank=int(name[2]), path=path) for path, name in names if name
+    ]
+    return sorted(files, key=lambda one: (one.step, one.rank))
 
 
 def _number(path: Path) -> int:

@@ -13,6 +13,7 @@ from agentic_trl.assets import embedded
 from agentic_trl.command_line import json_object, naming, prepare_file
 from agentic_trl.commands.evaluation_report import report
 from agentic_trl.trainers.evaluate import evaluate
+from agentic_trl.trainers.run.json_lines import written
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.viewer import render_trajectory
 
@@ -88,7 +89,7 @@ def run(words: Sequence[str]) -> int:
     for trajectory in result.trajectories[: options.show]:
         rich.print(render_trajectory(trajectory))
     if options.output is not None:
-        lines = [json.dumps(line) for line in trace_lines(result.trajectories)]
+        lines = [written(line) for line in trace_lines(result.trajectories)]
         options.output.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
     if options.json:
         print(json.dumps(result.metrics))
