@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "myst_parser",
+    "attribute_sentences",
     "config_fields",
     "folder_links",
     "mathml",
