@@ -29,6 +29,7 @@ extensions = [
     "folder_links",
     "mathml",
     "mermaid",
+    "plain_signatures",
 ]
 include_patterns = [
     "docs/**.md",
