@@ -24,10 +24,12 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "myst_parser",
+    "attribute_sentences",
     "config_fields",
     "folder_links",
     "mathml",
     "mermaid",
+    "plain_signatures",
 ]
 include_patterns = [
     "docs/**.md",

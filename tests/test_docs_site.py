@@ -2,7 +2,8 @@
 
 Mutations seen red: a link to a page that is not there, and to an anchor; a script, a style and a picture of another host; a page that no
 link leads to; a file that a page loads and that is gone; a public name off the pages of the API; a function of ``ops`` in a module
-without an entry; a field without a row; a formula that cannot be converted; a page that the index does not name.
+without an entry; a field without a row; a formula that cannot be converted; a diagram as text; a page that the index does not
+name; napoleon's reading of attributes kept; signatures as autodoc has them.
 """
 
 import dataclasses
@@ -139,3 +140,17 @@ def test_formulas_and_diagrams_are_drawn(site):
     design = (site / "docs" / "design.html").read_text()
     assert design.count('<svg class="flowchart"') == 3
     assert "flowchart TD" not in design
+
+
+@pytest.mark.slow
+def test_a_colon_in_the_docstring_of_an_attribute_is_no_type(site):
+    page = (site / "docs" / "api" / "environments.html").read_text()
+    assert "The task in words: the system message" in page
+    assert ">Type<" not in page
+
+
+@pytest.mark.slow
+def test_signatures_are_of_names(site):
+    pages = [page.read_text() for page in (site / "docs" / "api").glob("*.html")]
+    for wrong in ("Annotated", "&lt;factory&gt;", "&lt;function"):
+        assert not [one for one in pages if wrong in one], wrong

@@ -3,7 +3,7 @@
 Mutations seen red: a keyword of a configuration misspelt on a page; an import from where nothing is; a page that needs an
 extra with a wrong keyword; a method of the environment of the README renamed; a public function in prose with an
 argument that it has not; a flag of ``evaluate``, of a recipe, of a benchmark and of ``accelerate launch`` misspelt; a
-target that the Makefile has not; a recipe that is gone; an extra that ``pyproject.toml`` has not; a key of a YAML
+target that the Makefile has not; an example of a docstring with a keyword misspelt; a recipe that is gone; an extra that ``pyproject.toml`` has not; a key of a YAML
 block misspelt.
 """
 
@@ -90,6 +90,19 @@ def test_the_python_of_a_page_runs(page, tmp_path):
         for number, code in enumerate(blocks(page), start=1):
             run(code, names, built, f"{name_of(page)}, block {number}")
     assert bool(built) == (name_of(page) != SCORED)
+
+
+WITH_EXAMPLES = sorted(
+    path for path in (ROOT / "agentic_trl").rglob("*.py") if ">>> " in path.read_text()
+)
+
+
+@pytest.mark.trainer
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
+def test_the_examples_of_docstrings_run(path, tmp_path):
+    lines = re.findall(r"^ *(?:>>>|\.\.\.) (.*)$", path.read_text(), re.MULTILINE)
+    with small_world(tmp_path) as built:
+        run("\n".join(lines), presupposed(), built, name_of(path))
 
 
 @pytest.mark.parametrize("page", sorted(NOT_RUN))

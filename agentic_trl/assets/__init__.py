@@ -19,7 +19,7 @@ def tiny_policy() -> str:
     Example:
         >>> from agentic_trl.assets import tiny_policy
         >>> from transformers import AutoModelForCausalLM
-        >>> model = AutoModelForCausalLM.from_pretrained(tiny_policy())  # doctest: +SKIP
+        >>> model = AutoModelForCausalLM.from_pretrained(tiny_policy())
     """
     return str(files("agentic_trl.assets") / "tiny_policy")
 

@@ -61,12 +61,10 @@ class AgenticGRPOTrainer(EnvironmentHooks):
     exactly the token ids that were sampled. Without it, it is TRL's ``GRPOTrainer``.
 
     Example:
-        >>> from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer
+        >>> from agentic_trl import AgenticGRPOConfig, AgenticGRPOTrainer, tiny_policy
         >>> args = AgenticGRPOConfig("outputs/lake", method="planpo", max_steps=200)
-        >>> trainer = AgenticGRPOTrainer(
-        ...     "my-model", args, environment="FrozenLake-v1"
-        ... )  # doctest: +SKIP
-        >>> trainer.train()  # doctest: +SKIP
+        >>> trainer = AgenticGRPOTrainer(tiny_policy(), args, environment="FrozenLake-v1")
+        >>> trainer.train()
     """
 
     HAS_CRITIC: ClassVar[bool] = False
