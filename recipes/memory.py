@@ -1,14 +1,16 @@
-"""Computes the memory of training a model on one device, by its configuration alone: nothing is loaded.
+"""Computes the memory and the least time of training a model on one device, by its configuration alone: nothing is loaded.
 
     python recipes/memory.py [--model NAME ...] [--full] [--slots 32] [--context 4096] [--tokens 8192] [--lora_r 16]
 
 ``--model`` is a size of ``SIZES``, or the name or folder of a model; all sizes without it. The model is built without
 memory, with the adapter, and a forward pass over it says what autograd keeps of each token. A line of the table is what a
 device holds at the highest: weights, adapter, gradients and Adam's two states all the time, and either the cache of a
-rollout or the activations of an update. What PyTorch and the device themselves take comes on top.
+rollout or the activations of an update. What PyTorch and the device themselves take comes on top. The seconds are of an
+optimizer step at the speed that a data sheet gives, which no program reaches.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +49,9 @@ SIZES: dict[str, dict[str, int | bool]] = {
 }
 """The published numbers of Qwen2.5's models."""
 
+SPEED = ("full", "slots", "context", "episodes", "sampled", "tflops", "bandwidth")
+"""Flags that ``least_seconds`` takes."""
+
 PROBE = 61
 """Tokens of the pass that measures activations; no other dimension of a model has this length."""
 
@@ -65,6 +70,8 @@ class Memory:
     """Of a micro-batch, with logits; every layer's."""
     checkpointed: int
     """The same with gradient checkpointing: the inputs of all layers, and one layer's."""
+    parameters: int
+    """Number of the model's parameters, without the adapter."""
 
     def peak(self, *, checkpointing: bool) -> int:
         """Return the highest sum of what is held at the same time.
@@ -103,28 +110,31 @@ def built(config: PretrainedConfig, *, lora_r: int, dtype: torch.dtype) -> torch
     return model
 
 
-def kept_bytes(model: torch.nn.Module) -> int:
-    """Return the bytes a token that autograd keeps of a forward pass through the body.
+def kept_bytes(model: torch.nn.Module) -> tuple[int, int]:
+    """Return the bytes that autograd keeps of a forward pass through the body: for a token, and for a pair of a row's.
 
     Args:
         model: What ``built`` gave.
     """
     parameters = {one.untyped_storage()._cdata for one in model.parameters()}
-    kept: dict[int, torch.Tensor] = {}
+    kept: dict[int, int] = {}
+    pairs: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        squares = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] == PROBE
-        if storage._cdata not in parameters and not squares:  # fused attention keeps no square
-            kept[storage._cdata] = tensor
+        square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] == PROBE
+        if storage._cdata not in parameters:
+            (pairs if square else kept)[storage._cdata] = storage.nbytes()
+            held.append(tensor)  # or another one may take its place
         return tensor
 
+    held: list[torch.Tensor] = []
     body = model.get_base_model().model if hasattr(model, "get_base_model") else model.model
     ids = torch.zeros(1, PROBE, dtype=torch.long, device="meta")
     mask = torch.zeros(1, 1, PROBE, PROBE, dtype=body.dtype, device="meta")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         body(input_ids=ids, attention_mask=mask, use_cache=False)
-    return sum(one.untyped_storage().nbytes() for one in kept.values()) // PROBE
+    return sum(kept.values()) // PROBE, sum(pairs.values()) // PROBE**2
 
 
 def memory_of(
@@ -135,6 +145,7 @@ def memory_of(
     slots: int = 32,
     context: int = 4096,
     tokens: int = 8192,
+    fused: bool = True,
 ) -> Memory:
     """Return what a run takes.
 
@@ -145,6 +156,7 @@ def memory_of(
         slots: Episodes in flight.
         context: Tokens of each at the end.
         tokens: ``max_tokens_per_microbatch``.
+        fused: Whether attention keeps no probabilities; the CPU keeps them, for each pair of tokens of a row.
     """
     config = config_of(model)
     whole = built(config, lora_r=lora_r, dtype=dtype if lora_r else torch.float32)
@@ -159,11 +171,16 @@ def memory_of(
     for count in (1, 2):
         few = type(config).from_dict({**config.to_dict(), **_of_layers(config, count)})
         per_token.append(kept_bytes(built(few, lora_r=lora_r, dtype=dtype)))
-    layer = per_token[1] - per_token[0]
-    rest = per_token[0] - layer
+    layer = per_token[1][0] - per_token[0][0]
+    rest = per_token[0][0] - layer
+    if not fused:
+        layer += (per_token[1][1] - per_token[0][1]) * context
     width = config.hidden_size * dtype.itemsize
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Memory(
+        parameters=sum(
+            one.numel() for one in whole.parameters() if not lora_r or not one.requires_grad
+        ),
         weights=weights,
         trained=trained * (16 if lora_r else 12),
         cache=2 * layers * config.num_key_value_heads * head * dtype.itemsize * slots * context,
@@ -172,47 +189,99 @@ def memory_of(
     )
 
 
+def least_seconds(
+    found: Memory,
+    *,
+    full: bool,
+    slots: int,
+    context: int,
+    episodes: int,
+    sampled: int,
+    tflops: float,
+    bandwidth: float,
+) -> tuple[float, float]:
+    """Return the least seconds of a rollout, and of its update with gradient checkpointing.
+
+    A pass that samples reads all weights, and the cache, which is half full on average. An update multiplies each token by
+    each weight forward twice (once to recompute) and backward once, or twice if weights have gradients; 2 operations each.
+
+    Args:
+        found: What ``memory_of`` gave.
+        full: Whether all weights are trained.
+        slots: Episodes in flight.
+        context: Tokens of an episode.
+        episodes: Of an optimizer step.
+        sampled: Tokens of an episode that are sampled.
+        tflops: Operations a second of the device, in 1e12.
+        bandwidth: Of its memory, in TB/s.
+    """
+    passes = sampled * -(-episodes // slots)
+    rollout = passes * (found.weights + found.cache / 2) / (bandwidth * 1e12)
+    multiplied = 2 * found.parameters * episodes * context * (4 if full else 3)
+    return rollout, multiplied / (tflops * 1e12)
+
+
 def _of_layers(config: PretrainedConfig, count: int) -> dict[str, Any]:
     """Return the fields of a configuration of fewer layers."""
     kinds = getattr(config, "layer_types", None)
     return {"num_hidden_layers": count} | ({"layer_types": kinds[:count]} if kinds else {})
 
 
-def table(models: list[str], **how: Any) -> str:
-    """Return a table in Markdown, GiB.
+def table(models: Sequence[str], given: argparse.Namespace) -> str:
+    """Return a table in Markdown, GiB and seconds.
 
     Args:
         models: Sizes, names or folders.
-        **how: Arguments of ``memory_of``.
+        given: The flags.
     """
     lines = [
-        "| model | weights | adapter, gradients, Adam | cache | update | update, checkpointed | peak | peak, checkpointed |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | weights | adapter, gradients, Adam | cache | update | update, checkpointed | peak | peak, checkpointed "
+        "| rollout, s | update, s |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for model in models:
-        found = memory_of(model, **how)
+        found = memory_of(
+            model,
+            lora_r=0 if given.full else given.lora_r,
+            dtype=getattr(torch, given.dtype),
+            slots=given.slots,
+            context=given.context,
+            tokens=given.tokens,
+            fused=not given.no_fused,
+        )
+        how = {name: getattr(given, name) for name in SPEED}
+        seconds = least_seconds(found, **how)
         parts = [found.weights, found.trained, found.cache, found.activations, found.checkpointed]
         parts += [found.peak(checkpointing=False), found.peak(checkpointing=True)]
-        lines.append(f"| {model} | " + " | ".join(f"{one / GIB:.1f}" for one in parts) + " |")
+        cells = [f"{one / GIB:.1f}" for one in parts] + [f"{one:.0f}" for one in seconds]
+        lines.append(f"| {model} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--model", nargs="+", default=list(SIZES), help="sizes, names or folders")
+    made.add_argument("--full", action="store_true", help="train all weights, in float32")
+    made.add_argument("--lora_r", type=int, default=16, help="rank of the adapter")
+    made.add_argument("--dtype", default="bfloat16", help="of the weights: bfloat16, float32")
+    made.add_argument("--slots", type=int, default=32, help="episodes in flight (engine_slots)")
+    made.add_argument("--context", type=int, default=4096, help="tokens of each at its end")
+    made.add_argument("--tokens", type=int, default=8192, help="max_tokens_per_microbatch")
+    made.add_argument("--no_fused", action="store_true", help="attention as on the CPU")
+    made.add_argument("--episodes", type=int, default=64, help="of an optimizer step")
+    made.add_argument("--sampled", type=int, default=1024, help="sampled tokens of an episode")
+    made.add_argument("--tflops", type=float, default=312, help="of the device; an A100's bf16")
+    made.add_argument("--bandwidth", type=float, default=2.0, help="TB/s; an A100's of 80 GB")
+    return made
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", nargs="+", default=list(SIZES), help="sizes, names or folders")
-    parser.add_argument("--full", action="store_true", help="train all weights, in float32")
-    parser.add_argument("--lora_r", type=int, default=16, help="rank of the adapter")
-    parser.add_argument("--dtype", default="bfloat16", help="of the weights: bfloat16, float32")
-    parser.add_argument("--slots", type=int, default=32, help="episodes in flight (engine_slots)")
-    parser.add_argument("--context", type=int, default=4096, help="tokens of each at its end")
-    parser.add_argument("--tokens", type=int, default=8192, help="max_tokens_per_microbatch")
-    given = parser.parse_args()
-    how = {"slots": given.slots, "context": given.context, "tokens": given.tokens}
-    rank = 0 if given.full else given.lora_r
-    print(table(given.model, lora_r=rank, dtype=getattr(torch, given.dtype), **how))
+    given = parser().parse_args()
+    print(table(given.model, given))
 
 
 if __name__ == "__main__":
