@@ -31,6 +31,7 @@ COMMANDS = {
         "imitate an oracle: warm-start RECIPE --model MODEL --output_dir FOLDER",
         tells_errors=True,
     ),
+    "config": Command("config:run", "show every knob of a recipe: config RECIPE [--key value ...]"),
     "evaluate": Command("evaluate:run", "play held-out tasks and print the metrics"),
     "serve": Command(
         "serve:run", "answer requests of OpenAI's and Anthropic's clients with a model"

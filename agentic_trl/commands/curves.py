@@ -134,12 +134,12 @@ def curve(runs: Sequence[Run], name: str) -> Curve | None:
         several = [[one[step] for one in found] for step in steps]
         low, high = zip(*map(mean_interval, several), strict=True)
         return Curve(steps=steps, values=[fmean(one) for one in several], low=low, high=high)
-    low, high = (runs[0].values(f"{name}/{end}") for end in ("low", "high"))
     values = [found[0][step] for step in steps]
-    if not all(step in low and step in high for step in steps):
+    ends = [runs[0].values(f"{name}/{end}") for end in ("low", "high")]
+    if not all(step in end for end in ends for step in steps):
         return Curve(steps=steps, values=values)
-    ends = ([end[step] for step in steps] for end in (low, high))
-    return Curve(steps=steps, values=values, low=next(ends), high=next(ends))
+    lower, upper = ([end[step] for step in steps] for end in ends)
+    return Curve(steps=steps, values=values, low=lower, high=upper)
 
 
 def refuse_unknown(runs: Sequence[Run], names: Sequence[str]) -> None:

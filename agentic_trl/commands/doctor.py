@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, entry_points, metadata, requires, version
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from agentic_trl.command_line import sentence
+from agentic_trl.commands.doctor_support import devices, ranks
 
 VARIABLES = (
     "ACCELERATE_USE_CPU",
@@ -57,6 +58,8 @@ def run(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     sections: dict[str, Callable[[], Iterator[Check]]] = {
         "machine": _machine,
+        "devices": _devices,
+        "ranks": _ranks,
         "packages": _packages,
         "extras": _extras,
         "environments": _environments,
@@ -82,11 +85,10 @@ def _row(name: str, value: object) -> str:
 def _machine() -> Iterator[Check]:
     yield _row("agentic_trl", f"{_version('agentic-trl')}, {Path(__file__).parents[1]}"), True
     yield _row("python", f"{platform.python_version()}, {sys.executable}"), True
-    yield _row("system", f"{platform.platform()}, {os.cpu_count()} processors"), True
+    yield _row("system", platform.platform()), True
     try:
         torch = importlib.import_module("torch")
-        threads = f"{torch.__version__}, {torch.get_num_threads()} threads"
-        yield _row("torch", f"{threads}, {_accelerator(torch)}"), True
+        yield _row("torch", f"{torch.__version__}, {_accelerator(torch)}"), True
     except Exception as error:
         yield _row("torch", f"cannot be imported: {sentence(error)}"), False
     for name in VARIABLES:
@@ -96,9 +98,24 @@ def _machine() -> Iterator[Check]:
 
 def _accelerator(torch: Any) -> str:
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(one) for one in range(torch.cuda.device_count())]
-        return f"CUDA {torch.version.cuda}: {', '.join(names)}"
+        return f"CUDA {torch.version.cuda}"
     return "MPS" if torch.backends.mps.is_available() else "no accelerator"
+
+
+def _devices() -> Iterator[Check]:
+    """What can compute here; nothing where torch is broken, which the machine's lines say."""
+    with suppress(Exception):
+        for name, said in devices(importlib.import_module("torch")):
+            yield _row(name, said), True
+
+
+def _ranks() -> Iterator[Check]:
+    """Ways of spreading a run over ranks; one that is not supported is no problem of a run that has one."""
+    try:
+        for name, said in ranks():
+            yield _row(name, said), True
+    except Exception as error:
+        yield _row("not known", sentence(error)), True
 
 
 def _requirements(extra: str = "") -> list[Requirement]:
@@ -147,7 +164,7 @@ def _extras() -> Iterator[Check]:
         there = [one for one in asked if _is_there(one)]
         if len(there) < len(asked):
             missing = ", ".join(one.name for one in asked if one not in there)
-            yield _row(name, f"not installed ({missing})"), True
+            yield _row(name, f"not installed ({missing}): pip install 'agentic-trl[{name}]'"), True
             continue
         outside = [
             f"{one.name} {_version(one.name)}, expected {one.specifier}"
