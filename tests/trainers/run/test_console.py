@@ -151,7 +151,7 @@ class TestRuns:
         trainer.train()
         out, err = capsys.readouterr()
         lines = out.splitlines()
-        assert [one[:16] for one in lines[:2]] == ["step 1/2  succes", "step 2/2  succes"]
+        assert [one[:17] for one in lines[:2]] == ["step 1/2  success", "step 2/2  success"]
         assert lines[2] == ""
         # 2 steps of 8 episodes.
         assert lines[3].startswith("2 steps, 16 episodes, ")
