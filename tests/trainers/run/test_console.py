@@ -13,6 +13,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers import trainer as transformers_trainer
 
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.run import summary
 from agentic_trl.trainers.run.console import console_of
 from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated, moved
 from tests.tiny import (
@@ -207,6 +208,15 @@ class TestRuns:
         console.on_log(trainer.args, trainer.state, None, logs=dict(FLAT_RUN))
         console.print_summary()
         assert capsys.readouterr().out == ""
+
+    def test_a_summary_that_cannot_be_made_is_a_warning(self, tmp_path, monkeypatch, caplog):
+        def gone():
+            raise FileNotFoundError("the folder is gone")
+
+        trainer = self.trainer(tmp_path)
+        monkeypatch.setattr(summary.Path, "cwd", gone)
+        assert trainer.train().global_step == 2
+        assert "no summary (FileNotFoundError: the folder is gone)" in caplog.text
 
     def test_without_an_environment_nothing_changes(self, tmp_path):
         args = make_args(tmp_path, given=("train", "eval"), max_turns=None)
