@@ -4,6 +4,7 @@ The callback takes the place of the one that transformers has for printing, and 
 from a trainer removes it. Callbacks of the user's stay, and so does that of notebooks, beside which the summary alone is printed.
 """
 
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,8 @@ from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated
 from agentic_trl.trainers.run.summary import Evaluated, Training, summary_lines
+
+logger = logging.getLogger(__name__)
 
 
 def set_up_console(trainer: Host) -> None:
@@ -118,7 +121,10 @@ class Console(TrainerCallback):
             self.print_summary()
 
     def print_summary(self) -> None:
-        """Print what came of the training that has ended, where it is, and what to do with it."""
+        """Print what came of the training that has ended, where it is, and what to do with it.
+
+        A summary that cannot be made is a warning: the caller of ``train`` has weights to save.
+        """
         if not self._trainer.state.is_world_process_zero:
             return
         training = Training(
@@ -128,7 +134,12 @@ class Console(TrainerCallback):
             text=self._text,
             evaluations=self._evaluations,
         )
-        for line in summary_lines(self._trainer, training):
+        try:
+            lines = list(summary_lines(self._trainer, training))
+        except Exception as error:  # of the file system, mostly
+            logger.warning("The run has no summary (%s: %s).", type(error).__name__, error)
+            return
+        for line in lines:
             write(line)
 
     def _keep(self, logs: Mapping[str, Any], prefix: str, step: int) -> None:

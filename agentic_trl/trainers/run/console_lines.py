@@ -1,7 +1,7 @@
 """The lines of a run: a line a logging step, in columns, with what moved.
 
 A difference stands behind a figure of training where it moved by more than noise: where it is further from the mean of the last ``WINDOW``
-lines than twice the noise of that comparison. The noise of a line is the root of half the mean square difference between lines that follow
+lines than ``TIMES`` the noise of that comparison. The noise of a line is the root of half the mean square difference between lines that follow
 each other, which a slow trend does not blow up; there are ``FEWEST`` earlier lines at least. Behind the success of an evaluation stands the
 difference to the first one where it is larger than both 95 % intervals together.
 """
@@ -19,8 +19,11 @@ from trl import GRPOConfig
 WINDOW = 10
 """Earlier lines that a figure is compared with."""
 
-FEWEST = 4
+FEWEST = 5
 """Earlier lines without which nothing is said about a figure's trend."""
+
+TIMES = 2.5
+"""Times the noise that is more than noise: by chance 4 of 100 figures are after ``WINDOW`` lines, and 8 after ``FEWEST``."""
 
 GAP = "  "
 """Between two columns."""
@@ -38,8 +41,8 @@ class Column:
     """Digits behind the point."""
     width: int = 4
     """Characters of the figure."""
-    percent: bool = False
-    """Whether it is a share that is shown in percent."""
+    unit: str = ""
+    """Behind the figure; a share that has "%" is shown in percent."""
 
     def of(self, logs: Mapping[str, Any]) -> float | None:
         """Return the figure; ``None`` if a log has none.
@@ -48,7 +51,7 @@ class Column:
             logs: Names and figures of a log.
         """
         found = [logs[name] for name in self.names if isinstance(logs.get(name), int | float)]
-        return (100 if self.percent else 1) * sum(found) if found else None
+        return (100 if self.unit == "%" else 1) * sum(found) if found else None
 
     def shown(self, value: float, difference: float | None) -> str:
         """Return the text of a figure.
@@ -57,16 +60,15 @@ class Column:
             value: The figure.
             difference: How far it moved; ``None`` if by no more than noise.
         """
-        unit = "%" if self.percent else ""
         moved = "" if difference is None else f"{difference:+.{self.decimals}f}"
-        moved = "" if float(moved or 0) == 0 else f" {moved}{unit}"
-        text = f"{self.label} {value:{self.width}.{self.decimals}f}{unit}{moved}"
+        moved = "" if float(moved or 0) == 0 else f" {moved}{self.unit}"
+        text = f"{self.label} {value:{self.width}.{self.decimals}f}{self.unit}{moved}"
         return text.ljust(self.room)
 
     @property
     def room(self) -> int:
         """Characters of the column, with those of a usual difference."""
-        figure, difference = self.width + self.percent, 3 + self.decimals + self.percent
+        figure, difference = self.width + len(self.unit), 3 + self.decimals + len(self.unit)
         return len(self.label) + 1 + figure + 1 + difference
 
 
@@ -79,10 +81,10 @@ EXPLAINED = Column(label="explained", names=("critic/explained_variance",), widt
 KL = Column(label="kl", names=("kl",), decimals=4, width=6)
 SCALE = Column(label="scale", names=("sorl/scale",))
 CLIPPED = Column(
-    label="clip", names=("clip_ratio/low", "clip_ratio/high"), decimals=0, width=3, percent=True
+    label="clip", names=("clip_ratio/low", "clip_ratio/high"), decimals=0, width=3, unit="%"
 )
-FLAT = Column(label="flat", names=("groups/no_advantage",), decimals=0, width=3, percent=True)
-WAITED = Column(label="waited", names=("rollout/waited_seconds",), decimals=1)
+FLAT = Column(label="flat", names=("groups/no_advantage",), decimals=0, width=3, unit="%")
+WAITED = Column(label="waited", names=("rollout/waited_seconds",), decimals=1, unit="s")
 STALE = Column(label="stale", names=("rollout/staleness",), decimals=1)
 
 NOTES = {"environment/dropped": "failed episodes", "skipped_steps": "skipped steps"}
@@ -124,7 +126,7 @@ def moved(value: float, earlier: Sequence[float]) -> float | None:
         return None
     noise = fmean((after - before) ** 2 for before, after in pairwise(earlier)) / 2
     difference = value - fmean(earlier)
-    return difference if abs(difference) > 2 * sqrt(noise * (1 + 1 / len(earlier))) else None
+    return difference if abs(difference) > TIMES * sqrt(noise * (1 + 1 / len(earlier))) else None
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ ATTRIBUTES = (
     "_total_train_tokens",
     "_current_train_step_time",
     "_tokenizer",
+    "callback_handler",
     "eos_token_ids",
     "num_generations",
     "num_generations_eval",

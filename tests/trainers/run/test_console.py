@@ -13,6 +13,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers import trainer as transformers_trainer
 
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.run import summary
 from agentic_trl.trainers.run.console import console_of
 from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated, moved
 from tests.tiny import (
@@ -32,15 +33,15 @@ FLAT_RUN |= {"groups/no_advantage": 0.25}
 @pytest.mark.parametrize(
     ("value", "earlier", "expected"),
     [
-        # Mean 1.5; the three steps are 1 wide, so the noise is sqrt(1/2) and the limit 2 sqrt(.5 * (1 + 1/4)) = 1.581.
-        (3.1, [1, 2, 1, 2], 1.6),
-        (3.0, [1, 2, 1, 2], None),
-        (-0.1, [1, 2, 1, 2], -1.6),
-        # A trend is no noise: mean 5.5, limit 2 sqrt(.5 * 1.1) = 1.483.
+        # Mean 1.5; the steps are 1 wide, so the noise is sqrt(1/2) and the limit 2.5 sqrt(.5 * (1 + 1/6)) = 1.909.
+        (3.5, [1, 2, 1, 2, 1, 2], 2.0),
+        (3.4, [1, 2, 1, 2, 1, 2], None),
+        (-0.5, [1, 2, 1, 2, 1, 2], -2.0),
+        # A trend is no noise: mean 5.5, limit 2.5 sqrt(.5 * 1.1) = 1.854.
         (11.0, list(range(1, 11)), 5.5),
-        (2.0, [1, 1, 1], None),  # too few lines
-        (1.0, [1, 1, 1, 1], None),
-        (1.5, [1, 1, 1, 1], 0.5),
+        (2.0, [1, 1, 1, 1], None),  # too few lines
+        (1.0, [1, 1, 1, 1, 1], None),
+        (1.5, [1, 1, 1, 1, 1], 0.5),
     ],
 )
 def test_what_moved_by_more_than_noise(value, earlier, expected):
@@ -49,28 +50,28 @@ def test_what_moved_by_more_than_noise(value, earlier, expected):
 
 def test_a_line_has_columns_and_differences(tmp_path):
     lines = Lines(columns_of(make_args(tmp_path, num_iterations=2), text=False))
-    said = [lines.training(FLAT_RUN, step=n, steps=200) for n in range(1, 5)]
+    said = [lines.training(FLAT_RUN, step=n, steps=200) for n in range(1, 6)]
     clip = {"clip_ratio/low": 0.02, "clip_ratio/high": 0.01}
-    said.append(lines.training(FLAT_RUN | clip | {"success_rate": 0.75}, step=5, steps=200))
-    said.append(lines.training(clip, step=6, steps=200))
+    said.append(lines.training(FLAT_RUN | clip | {"success_rate": 0.75}, step=6, steps=200))
+    said.append(lines.training(clip, step=7, steps=200))
     expected = [
         *(
             f"step   {n}/200  success 0.50        turns  4.0       tokens  20.0{' ' * 23}flat  25%"
-            for n in range(1, 5)
+            for n in range(1, 6)
         ),
-        "step   5/200  success 0.75 +0.25  return  0.50        turns  4.0       tokens  20.0       clip   3%       flat  25%",
+        "step   6/200  success 0.75 +0.25  return  0.50        turns  4.0       tokens  20.0       clip   3%       flat  25%",
     ]
-    assert said[:5] == expected
-    # No rollout at step 6: what it knows stands in its column.
+    assert said[:6] == expected
+    # No rollout at step 7: what it knows stands in its column.
     assert (
-        said[5]
-        == "step   6/200"
-        + said[4][12 : said[4].index("clip")].translate(
-            {ord(one): " " for one in said[4] if one != " "}
+        said[6]
+        == "step   7/200"
+        + said[5][12 : said[5].index("clip")].translate(
+            {ord(one): " " for one in said[5] if one != " "}
         )
         + "clip   3%"
     )
-    assert all(len(one) <= 100 for one in said[:4])
+    assert all(len(one) <= 100 for one in said[:5])
 
 
 def test_other_logs_have_no_line(tmp_path):
@@ -151,7 +152,7 @@ class TestRuns:
         trainer.train()
         out, err = capsys.readouterr()
         lines = out.splitlines()
-        assert [one[:16] for one in lines[:2]] == ["step 1/2  succes", "step 2/2  succes"]
+        assert [one[:17] for one in lines[:2]] == ["step 1/2  success", "step 2/2  success"]
         assert lines[2] == ""
         # 2 steps of 8 episodes.
         assert lines[3].startswith("2 steps, 16 episodes, ")
@@ -207,6 +208,15 @@ class TestRuns:
         console.on_log(trainer.args, trainer.state, None, logs=dict(FLAT_RUN))
         console.print_summary()
         assert capsys.readouterr().out == ""
+
+    def test_a_summary_that_cannot_be_made_is_a_warning(self, tmp_path, monkeypatch, caplog):
+        def gone():
+            raise FileNotFoundError("the folder is gone")
+
+        trainer = self.trainer(tmp_path)
+        monkeypatch.setattr(summary.Path, "cwd", gone)
+        assert trainer.train().global_step == 2
+        assert "no summary (FileNotFoundError: the folder is gone)" in caplog.text
 
     def test_without_an_environment_nothing_changes(self, tmp_path):
         args = make_args(tmp_path, given=("train", "eval"), max_turns=None)

@@ -6,6 +6,7 @@ named; weights said to be saved; a flag of the command left out; a class of a sc
 
 import os
 import shlex
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -40,10 +41,11 @@ def parsed(command):
     program, name, *words = shlex.split(command)
     assert program == "agentic_trl"
     assert name in COMMANDS.keys() | BEING_BUILT
-    if name == "evaluate":
-        return vars(evaluate.parser().parse_args(words))
-    assert len(words) == 1
-    return {}
+    if name not in COMMANDS:
+        assert len(words) == 1
+        return {}
+    module = import_module(f"agentic_trl.commands.{COMMANDS[name].place.split(':')[0]}")
+    return vars(module.parser().parse_args(words))
 
 
 @pytest.fixture(scope="module")

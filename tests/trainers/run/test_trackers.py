@@ -7,6 +7,7 @@ calls of tools as text; an error of a tracker raised; the warning said at each s
 """
 
 import importlib.util
+import inspect
 import json
 import logging
 import sqlite3
@@ -191,6 +192,10 @@ def test_a_tracker_that_fails_is_a_warning_once(tmp_path, monkeypatch, caplog, c
     ]
     assert trainer.state.global_step == 3
     assert "1 x episodes could not be sent to trackio" in capsys.readouterr().out
+
+
+def test_the_writer_is_where_transformers_puts_it():
+    assert "tb_writer" in inspect.signature(TensorBoardCallback.__init__).parameters
 
 
 def test_other_ranks_send_nothing():
