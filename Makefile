@@ -5,22 +5,23 @@ VENV := .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 ENVS := .venv-envs
+WEB := .venv-web
 FRAMEWORKS := .venv-frameworks
 EXTRAS := scienceworld,textworld,alfworld,textarena,reasoning-gym,openenv
 # Tiny models: two threads are slower than one.
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: quickstart test check lint types docs slow gpu test-vllm test-envs test-frameworks test-deepspeed clean
+.PHONY: quickstart test check lint types docs slow gpu test-vllm test-envs test-frameworks test-deepspeed test-web clean
 
 quickstart: $(VENV)/installed  ## Train the embedded policy with PlanPO and GRPO, print a table
 	$(BIN)/python recipes/quickstart.py
 
 test: check  ## Lint, types, import layers, documentation, tests: all that CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not vllm and not envs and not frameworks and not deepspeed"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu and not vllm and not envs and not frameworks and not deepspeed and not web"
 
 slow: $(VENV)/installed-dev  ## Tests over 10 s
-	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not envs and not frameworks and not deepspeed"
+	$(BIN)/python -m pytest -m "slow and not gpu and not vllm and not envs and not frameworks and not deepspeed and not web"
 
 gpu: $(VENV)/installed-dev  ## Tests that need CUDA
 	$(BIN)/python -m pytest -m gpu -s
@@ -37,6 +38,9 @@ test-envs: $(ENVS)/installed-envs  ## Benchmarks and other people's environments
 
 test-frameworks: $(FRAMEWORKS)/installed  ## Agent frameworks, in a venv of their own
 	$(FRAMEWORKS)/bin/python -m pytest -m frameworks tests/frameworks
+
+test-web: $(WEB)/installed  ## The page of `agentic_trl view` in Chromium, which is the machine's own, in a venv of their own
+	$(WEB)/bin/python -m pytest -m web tests/web -s
 
 check: lint types docs
 
@@ -96,5 +100,11 @@ $(FRAMEWORKS)/installed: tests/frameworks/requirements.txt pyproject.toml $(CONS
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]" --requirement tests/frameworks/requirements.txt
 	touch $@
 
+$(WEB)/installed: tests/web/requirements.txt pyproject.toml $(CONSTRAINTS)
+	test -x $(WEB)/bin/python || $(PYTHON) -m venv $(WEB)
+	$(WEB)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(WEB)/bin/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable ".[dev]" --requirement tests/web/requirements.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(ENVS) $(FRAMEWORKS) .venv-vllm .venv-deepspeed docs/_build outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ENVS) $(FRAMEWORKS) $(WEB) .venv-vllm .venv-deepspeed docs/_build outputs .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

@@ -113,7 +113,7 @@ def _run(run: Run, contents: Contents, number: int, tokenizer: str | None) -> di
     bounds = Bounds.of(run)
     return {
         "name": run.name,
-        "path": str(run.path.resolve()),
+        "path": str(run.path),
         "facts": json.dumps(run.facts),
         "unread": contents.unread[number],
         "problems": contents.problems[number],

@@ -51,8 +51,10 @@ def test_columns_are_those_of_the_line():
 
 def test_what_was_learned_is_the_mean_of_weighted_advantages():
     _, row, _ = made(line(turn()))
-    assert row.learned == pytest.approx((1.0 + 2.0 * 0.5 + 3.0) / 3, abs=1e-5)
-    assert row.advantage == pytest.approx((1.0 - 2.0 + 3.0) / 3, abs=1e-6)
+    assert row.learned == pytest.approx(
+        5 / 3, rel=1e-5
+    )  # |1| + |-2 * 0.5| + |3|, six digits are kept
+    assert row.advantage == pytest.approx(2 / 3, rel=1e-5)  # six digits are kept
 
 
 def test_each_turn_knows_its_messages():

@@ -120,8 +120,8 @@ async function groupView(key) {
     taskBox(records[0].task), otherRuns(run, step, group));
   const heads = records.map((one) => h('th', { scope: 'col' },
     h('a', { href: addressOf(one.at) }, `Member ${one.member}`), ' ', outcomeMark(one.at),
-    h('div', { class: 'facts' }, `score ${figure(one.score)} \u00b7 ${plural(one.turns.length, 'turn')} \u00b7 ${plural(data.columns.tokens[one.at], 'token')}`),
-    h('div', { class: 'facts' }, `advantage ${signed(data.columns.advantage[one.at])} \u00b7 learned ${figure(data.columns.learned[one.at])}`),
+    h('div', { class: 'facts' }, [`score ${figure(one.score)}`, plural(one.turns.length, 'turn'), plural(data.columns.tokens[one.at], 'token'),
+      `advantage ${signed(data.columns.advantage[one.at])}`, `learned ${figure(data.columns.learned[one.at])}`].map((words) => h('span', {}, words))),
     h('div', {}, h('span', { class: 'flag' }, text(one.stop)), flagNames(one.at))));
   const most = Math.max(...records.flatMap((one) => one.turns.map((turn) => Math.abs(meanOf([...(turnColumn(one, turn, 'advantage') ?? [])]) ?? 0))));
   const rows = Array.from({ length: longest }, (_, at) => h('tr', {}, h('th', { scope: 'row' }, String(at + 1)), ...records.map((one) => turnCell(one, at, most))));
