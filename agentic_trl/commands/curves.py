@@ -1,22 +1,15 @@
-"""Curves of runs: figures of their logs by optimizer step; runs that differ in the seed alone are one curve with an interval."""
+"""Runs as they are drawn: which folders are one experiment, and how it is named."""
 
 import difflib
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from agentic_trl.intervals import mean_interval
+from agentic_trl.experiments import Figures, experiment, figures
 from agentic_trl.run_folder import LOG, read_facts, read_log
-
-OWN = frozenset(
-    {"seed", "data_seed", "output_dir", "logging_dir", "run_name", "resume_from_checkpoint"}
-)
-"""Fields of a configuration that differ between runs of one experiment: the seed, and where a run is kept."""
 
 _LABELLED = 3
 """Most fields that the name of a curve tells."""
@@ -36,38 +29,12 @@ class Run:
     @cached_property
     def experiment(self) -> dict[str, str]:
         """What was run, but for the seed, as text by name; empty if that is not known."""
-        args: dict[str, Any] = self.facts.get("args", {})
-        told = {
-            name: self.facts.get(name) for name in ("method", "environment", "model", "trainer")
-        }
-        known = told | args if args else {}
-        return {name: str(value) for name, value in known.items() if name not in OWN}
+        return experiment(self.facts)
 
-    def values(self, name: str) -> dict[int, float]:
-        """Return the figures of a metric by optimizer step, the last of a step.
-
-        Args:
-            name: Name in the log.
-        """
-        return {
-            int(one["step"]): float(one[name])
-            for one in self.log
-            if _is_number(one.get(name)) and _is_number(one.get("step"))
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A line with its interval."""
-
-    steps: Sequence[int]
-    """Optimizer steps, rising."""
-    values: Sequence[float]
-    """Figures there; means over several runs."""
-    low: Sequence[float] = ()
-    """Lower ends of the 95 % intervals; empty without intervals."""
-    high: Sequence[float] = ()
-    """Upper ends."""
+    @cached_property
+    def figures(self) -> Figures:
+        """Its figures by name and optimizer step, the last of a step."""
+        return figures(self.log)
 
 
 def read_run(folder: Path) -> Run:
@@ -115,33 +82,6 @@ def by_experiment(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return dict(zip(names, alike, strict=True))
 
 
-def curve(runs: Sequence[Run], name: str) -> Curve | None:
-    """Return the curve of a metric.
-
-    Args:
-        runs: Runs that differ in the seed alone.
-        name: Name in the log.
-
-    Returns:
-        Of several runs the mean with Student's interval over them, at the steps that all have; of one its figures, a rate
-        with the interval that the log has. ``None`` if there is no step.
-    """
-    found = [run.values(name) for run in runs]
-    steps = sorted(set(found[0]).intersection(*found[1:]))
-    if not steps:
-        return None
-    if len(runs) > 1:
-        several = [[one[step] for one in found] for step in steps]
-        low, high = zip(*map(mean_interval, several), strict=True)
-        return Curve(steps=steps, values=[fmean(one) for one in several], low=low, high=high)
-    values = [found[0][step] for step in steps]
-    ends = [runs[0].values(f"{name}/{end}") for end in ("low", "high")]
-    if not all(step in end for end in ends for step in steps):
-        return Curve(steps=steps, values=values)
-    lower, upper = ([end[step] for step in steps] for end in ends)
-    return Curve(steps=steps, values=values, low=lower, high=upper)
-
-
 def refuse_unknown(runs: Sequence[Run], names: Sequence[str]) -> None:
     """Refuse a metric that no run has, neither in training nor of held-out tasks.
 
@@ -152,8 +92,8 @@ def refuse_unknown(runs: Sequence[Run], names: Sequence[str]) -> None:
     Raises:
         ValueError: At the first that is found.
     """
-    logged = {name for run in runs for one in run.log for name in one if _is_number(one[name])}
-    plain = {one.removeprefix("eval_") for one in logged} - {"step"}
+    logged = {name for run in runs for name in run.figures}
+    plain = {one.removeprefix("eval_") for one in logged}
     for name in names:
         if name not in logged | plain:
             close = difflib.get_close_matches(name, plain, n=1)
@@ -188,7 +128,3 @@ def _name(runs: Sequence[Run], all_runs: Sequence[Sequence[Run]]) -> str:
     differing = [name for name in own if any(one.get(name) != own[name] for one in others if one)]
     told = [f"{name}={own[name]}" for name in differing if name != "method"][:_LABELLED]
     return ", ".join([own.get("method", "runs"), *told, f"{len(runs)} seeds"])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

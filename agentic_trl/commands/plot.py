@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trl.command_line import prepare_file
-from agentic_trl.commands.curves import Run, by_experiment, curve, read_run, refuse_unknown
+from agentic_trl.commands.curves import Run, by_experiment, read_run, refuse_unknown
 from agentic_trl.environments.adapters.common import need
+from agentic_trl.experiments import curve
 
 DEFAULT = ("success_rate", "turns/mean", "tokens_per_turn", "kl", "clip_ratio/high")
 """Metrics that are drawn where a run has them."""
@@ -133,7 +134,7 @@ def _panel(name: str, named: Mapping[str, Sequence[Run]]) -> tuple[str, list[Any
         (number, f"{label}{', training' if training else ', held-out'}", training, found)
         for number, (label, runs) in enumerate(named.items())
         for logged, training in kinds
-        if (found := curve(runs, logged))
+        if (found := curve([one.figures for one in runs], logged))
     ]
     return (name, lines) if lines else None
 

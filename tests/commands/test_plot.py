@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from agentic_trl.__main__ import main
-from agentic_trl.commands.curves import Run, by_experiment, curve, read_run
+from agentic_trl.commands.curves import Run, by_experiment, read_run
 from agentic_trl.commands.plot import draw
+from agentic_trl.experiments import curve
 
 
 def write(folder, records, **facts):
@@ -76,7 +77,7 @@ def test_experiments_are_told_by_what_differs(tmp_path):
 
 
 def test_the_mean_and_its_interval_by_hand(three):
-    found = curve([read_run(one) for one in three[:3]], "eval_success_rate")
+    found = curve([read_run(one).figures for one in three[:3]], "eval_success_rate")
     assert found.steps == [0, 2]
     assert found.values == pytest.approx([0.4, 0.5])
     # Step 0: .2 .4 .6, s = .2; step 2: .4 .4 .7, s = sqrt(.06 / 2) = .17321. t(.975, 2) = 4.303, over sqrt(3).
@@ -89,7 +90,7 @@ def test_a_run_has_the_interval_of_its_log(tmp_path):
     ends = {"eval_success_rate/low": 0.3, "eval_success_rate/high": 0.8}
     records = [held_out(0, 0.5, **ends), held_out(4, None), {"step": 4, "eval_kl": 1.0}]
     records += [held_out(8, 0.6, **ends), held_out(8, 0.7, **ends)]
-    one = read_run(write(tmp_path / "one", records))
+    one = read_run(write(tmp_path / "one", records)).figures
     found = curve([one], "eval_success_rate")
     assert (found.steps, found.values) == ([0, 8], [0.5, 0.7])
     assert (found.low, found.high) == ([0.3, 0.3], [0.8, 0.8])
@@ -105,12 +106,12 @@ def test_runs_without_a_configuration_are_a_curve_each(tmp_path):
 def test_an_older_run_has_its_tasks_before_training(tmp_path):
     numbers = {"before": {"success_rate": 0.25}, "history": [{"step": 5, "success_rate": 0.5}]}
     (tmp_path / "metrics.json").write_text(json.dumps(numbers))
-    assert read_run(tmp_path).values("eval_success_rate") == {0: 0.25}
+    assert read_run(tmp_path).figures["eval_success_rate"] == {0: 0.25}
     state = tmp_path / "checkpoint-7" / "trainer_state.json"
     state.parent.mkdir()
     state.write_text(json.dumps({"log_history": [held_out(7, 0.75)]}))
-    assert read_run(tmp_path).values("eval_success_rate") == {0: 0.25, 7: 0.75}
-    assert read_run(tmp_path).values("success_rate") == {}
+    assert read_run(tmp_path).figures["eval_success_rate"] == {0: 0.25, 7: 0.75}
+    assert "success_rate" not in read_run(tmp_path).figures
 
 
 def svg(path):
@@ -211,4 +212,4 @@ def test_figures_that_are_none_are_passed_over():
         {"step": 2, "a": float("nan")},
         {"step": 3, "a": 4},
     ]
-    assert Run(folder=Path(), facts={}, log=log).values("a") == {3: 4.0}
+    assert Run(folder=Path(), facts={}, log=log).figures["a"] == {3: 4.0}

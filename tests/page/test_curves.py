@@ -1,25 +1,15 @@
-"""Curves: means and intervals over seeds by hand, and which runs are the same but for the seed.
+"""Curves of the page: means and intervals by hand, and which runs are the same but for the seed.
 
-Mutations seen red: the normal distribution's 1.96; a variance with n; runs of two learning rates together; runs without a
+Mutations seen red: the same seed twice in a mean; the log's interval left out; runs of two learning rates together; runs without a
 configuration together; an evaluation's figure lost at a step that training logs too; NaN kept.
 """
 
-import math
-
 import pytest
 
-from agentic_trl.page.curves import curves, figures, interval, seeds
+from agentic_trl.experiments import figures
+from agentic_trl.page.curves import curves, seeds
 from agentic_trl.page.runs import find_runs
 from tests.page.lines import write_run
-
-
-def test_the_interval_is_student_s():
-    # mean 2, variance (1 + 0 + 1) / 2 = 1, t(2) = 4.303
-    assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 4.303 / math.sqrt(3)))
-    # mean 0.5, variance 0.5, t(1) = 12.706
-    assert interval([0.0, 1.0]) == pytest.approx((0.5, 12.706 * math.sqrt(0.5 / 2)))
-    assert interval([0.25]) == (0.25, 0.0)
-    assert interval([1.0] * 40)[1] == 0.0
 
 
 def runs_with(tmp_path, *kinds):
@@ -33,6 +23,7 @@ def runs_with(tmp_path, *kinds):
 def args(seed, rate=1e-6):
     return {
         "method": "planpo",
+        "seed": seed,
         "args": {"seed": seed, "output_dir": f"out{seed}", "learning_rate": rate},
     }
 
@@ -45,17 +36,33 @@ def test_runs_of_one_configuration_are_seeds_of_each_other(tmp_path):
     assert seeds(runs_with(tmp_path, *kinds)) == [[0, 2], [1], [3], [4]]
 
 
-def test_a_curve_is_the_mean_of_the_seeds_that_logged_a_step(tmp_path):
+def test_a_second_run_of_a_seed_stands_alone(tmp_path):
+    kinds = (args(0), LOG), (args(1), LOG), (args(0), LOG)
+    assert seeds(runs_with(tmp_path, *kinds)) == [[0, 1], [2]]
+
+
+def test_a_curve_is_the_mean_of_the_seeds_at_the_steps_that_all_logged(tmp_path):
     logs = (
         [{"step": 1, "success_rate": 0.0}, {"step": 2, "success_rate": 0.5}],
         [{"step": 1, "success_rate": 1.0}, {"step": 3, "success_rate": 0.25, "kl": 2.0}],
     )
-    (found,) = curves(runs_with(tmp_path, *((args(seed), log) for seed, log in enumerate(logs))))
+    told = [(args(seed), log) for seed, log in enumerate(logs)]
+    (found,) = curves(runs_with(tmp_path, *told))
     assert found["runs"] == [0, 1]
-    steps, means, halves, counts = found["figures"]["success_rate"]
-    assert (steps, means, counts) == ([1, 2, 3], [0.5, 0.5, 0.25], [2, 1, 1])
-    assert halves == pytest.approx([6.353, 0.0, 0.0])  # 12.706 * sqrt(0.5 / 2)
-    assert found["figures"]["kl"] == [[3], [2.0], [0.0], [1]]
+    steps, means, lows, highs = found["figures"]["success_rate"]
+    assert (steps, means) == ([1], [0.5])
+    assert (lows, highs) == (
+        pytest.approx([0.5 - 6.353], abs=1e-3),
+        pytest.approx([6.853], abs=1e-3),
+    )
+    assert "kl" not in found["figures"]  # 12.706 * sqrt(0.5 / 2) = 6.353
+
+
+def test_a_run_has_the_interval_that_it_logged(tmp_path):
+    log = [{"step": 2, "eval_a": 0.5, "eval_a/low": 0.25, "eval_a/high": 0.75, "b": 1.0}]
+    (found,) = curves(runs_with(tmp_path, (None, log)))
+    assert found["figures"]["eval_a"] == [[2], [0.5], [0.25], [0.75]]
+    assert found["figures"]["b"] == [[2], [1.0], [], []]
 
 
 def test_figures_are_the_numbers_of_the_log(tmp_path):
@@ -66,4 +73,4 @@ def test_figures_are_the_numbers_of_the_log(tmp_path):
         {"loss": 3.0},
     )
     (run,) = runs_with(tmp_path, (None, log))
-    assert figures(run) == {"eval_success_rate": {0: 0.25, 2: 0.5}, "loss": {2: 1.5}}
+    assert figures(run.log) == {"eval_success_rate": {0: 0.25, 2: 0.5}, "loss": {2: 1.5}}

@@ -1,4 +1,4 @@
-// Curves over steps: a line a kind of run, with a band where it is a mean over seeds.
+// Curves over steps: a line a kind of run, with a band where it has an interval.
 
 const SHARES = /rate|^signal\/|^groups\/|^clip_ratio\//;
 const SHAPE = { width: 420, height: 190, left: 52, right: 12, top: 10, bottom: 26 };
@@ -19,13 +19,13 @@ const nameOfKind = (kind) => {
 };
 
 // The value of a kind of run at a step, or at the last one before it.
-function valueAt([steps, means, halves], step) {
+function valueAt([steps, means, lows, highs], step) {
   let at = -1;
   while (at + 1 < steps.length && steps[at + 1] <= step) at++;
-  return at < 0 ? null : { mean: means[at], half: halves[at] };
+  return at < 0 ? null : { mean: means[at], low: lows[at], high: highs[at] };
 }
 
-const withInterval = (one) => (one ? `${figure(one.mean)}${one.half ? ` \u00b1 ${figure(one.half)}` : ''}` : '\u2013');
+const withInterval = (one) => (one ? `${figure(one.mean)}${one.low === undefined ? '' : ` (${figure(one.low)} to ${figure(one.high)})`}` : '\u2013');
 
 // A chart of several figures, or of one, of the kinds of run that are not hidden.
 function chart(title, names, hidden) {
@@ -35,7 +35,7 @@ function chart(title, names, hidden) {
     names.forEach((name, which) => { if (kind.figures[name]) lines.push({ number, which, name, kind, points: kind.figures[name] }); });
   });
   const { width, height, left, right, top, bottom } = SHAPE;
-  const spread = lines.flatMap(({ points: [, means, halves] }) => means.flatMap((mean, at) => [mean - halves[at], mean + halves[at]]));
+  const spread = lines.flatMap(({ points: [, ...values] }) => values.flat());
   const every = [...new Set(lines.flatMap(({ points }) => points[0]))].sort((a, b) => a - b);
   let low = Math.min(...spread, Infinity), high = Math.max(...spread, -Infinity);
   if (low >= 0 && low < high * 0.6) low = 0;
@@ -50,10 +50,10 @@ function chart(title, names, hidden) {
   for (const one of ticks(every[0], every.at(-1), 5).filter(Number.isInteger)) {
     picture.append(svg('text', { class: 'tick', x: x(one), y: height - 8, 'text-anchor': 'middle' }, String(one)));
   }
-  for (const { number, which, points: [steps, means, halves] } of lines) {
-    if (halves.some((half) => half > 0)) {
-      const upper = steps.map((step, at) => `${x(step)},${y(means[at] + halves[at])}`);
-      const lower = steps.map((step, at) => `${x(step)},${y(means[at] - halves[at])}`).reverse();
+  for (const { number, which, points: [steps, means, lows, highs] } of lines) {
+    if (highs.some((high, at) => high > lows[at])) {
+      const upper = steps.map((step, at) => `${x(step)},${y(highs[at])}`);
+      const lower = steps.map((step, at) => `${x(step)},${y(lows[at])}`).reverse();
       picture.append(svg('polygon', { class: `band line-${number % 8}`, points: [...upper, ...lower].join(' ') }));
     }
     picture.append(svg('polyline', { class: `curve line-${number % 8} dash-${which % 4}`, points: steps.map((step, at) => `${x(step)},${y(means[at])}`).join(' ') }));

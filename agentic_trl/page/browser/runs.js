@@ -49,7 +49,7 @@ function runsView() {
       h('span', {}, text(nameOfKind(kind))))));
   }
   bar.append(choice('Another figure', [['', 'none'], ...names.map((one) => [one, one])], shownRuns.more, (more) => { shownRuns.more = more; draw(); }));
-  const note = data.curves.some((kind) => kind.runs.length > 1) ? 'Bands are 95 % intervals over seeds (Student\u2019s t): runs whose configurations are the same but for the seed. ' : '';
+  const note = data.curves.some((kind) => kind.runs.length > 1) ? 'Bands are 95 % intervals over seeds (Student\u2019s t): runs whose configurations are the same but for the seed. ' : 'A band is the 95 % interval over the held-out tasks. ';
   page.append(h('h2', {}, 'Over steps'), h('p', { class: 'hint' }, `${note}The line below a chart has its figures at the step under the pointer, or by the arrow keys.`), bar, charts);
   page.append(sideBySide(), figureTable(names));
   draw();
