@@ -144,7 +144,7 @@ def _files(trainer: Host, model: Path | None, since: float) -> Iterator[tuple[st
         )
     count = sum(_is_new(path, since) for path in (folder / EPISODES).glob("*.jsonl"))
     if count:
-        yield "episodes", f"{_typed(folder / EPISODES)} ({count} files)"
+        yield "episodes", f"{_typed(folder / EPISODES)} ({count} file{'s' * (count > 1)})"
     if (folder / LOG).is_file():
         yield "log", _typed(folder / LOG)
 
