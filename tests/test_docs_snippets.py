@@ -303,6 +303,9 @@ def check_module(name, flags, monkeypatch):
     if name == "agentic_trl" and flags[0] in SCRIPTS:
         check_script(f"recipes/{SCRIPTS[flags[0]]}", with_recipe(flags[1:]), monkeypatch)
         return
+    if name == "agentic_trl" and flags[0] == "config":
+        accept(train.parse(with_recipe([one for one in flags[1:] if one != "--changed"])))
+        return
     taken, rest = parsed(
         lambda: runpy.run_module(name, run_name="__main__", alter_sys=True),
         name,
