@@ -43,8 +43,6 @@ include_patterns = [
     "recipes/benchmarks/README.md",
 ]
 exclude_patterns = [".*", "agentic_trl", "dist", "docs/_build", "examples", "outputs", "tests"]
-# docs/index.md names a page that is not there; a page that it does not name fails the build.
-suppress_warnings = ["toc.not_readable"]
 
 myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["mermaid"]
