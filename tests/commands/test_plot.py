@@ -82,7 +82,9 @@ def test_the_mean_and_its_interval_by_hand(three):
     assert found.values == pytest.approx([0.4, 0.5])
     # Step 0: .2 .4 .6, s = .2; step 2: .4 .4 .7, s = sqrt(.06 / 2) = .17321. t(.975, 2) = 4.303, over sqrt(3).
     half = [4.303 * 0.2 / 3**0.5, 4.303 * 0.03**0.5 / 3**0.5]
+    # The quantile is written with three decimals.
     assert found.low == pytest.approx([0.4 - half[0], 0.5 - half[1]], abs=1e-4)
+    # As above.
     assert found.high == pytest.approx([0.4 + half[0], 0.5 + half[1]], abs=1e-4)
 
 

@@ -51,6 +51,7 @@ def test_a_curve_is_the_mean_of_the_seeds_at_the_steps_that_all_logged(tmp_path)
     assert found["runs"] == [0, 1]
     steps, means, lows, highs = found["figures"]["success_rate"]
     assert (steps, means) == ([1], [0.5])
+    # The quantile is written with three decimals.
     assert (lows, highs) == (
         pytest.approx([0.5 - 6.353], abs=1e-3),
         pytest.approx([6.853], abs=1e-3),

@@ -128,6 +128,7 @@ def check_written(one, two, *, methods):
     assert one.keys() == two.keys()
     for place, turn in one.items():
         numbers = {name: turn[name] for name in turn if name != "credit"}
+        # Rows lie in other batches there, in float32: log-probabilities of some nats to 1e-6 each, energies of their sums.
         assert two[place] == {name: pytest.approx(numbers[name], abs=1e-4) for name in numbers} | {
             "credit": pytest.approx(turn["credit"], abs=1e-4)
         }
@@ -142,6 +143,7 @@ def check_said(one, two):
     assert one.keys() == two.keys()
     assert one
     for place, said in one.items():
+        # As above.
         assert two[place] == {
             name: pytest.approx(said[name], abs=1e-4)
             for name in ("logprobs", "old_logprobs", "entropies")
