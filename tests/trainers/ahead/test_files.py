@@ -1,6 +1,6 @@
 """What is written about episodes that older weights played: their credit, and what the policy said at their last update.
 
-Mutations seen red:
+Mutations seen red: ratios to the policy itself.
 """
 
 import pytest

@@ -1,6 +1,7 @@
 """What each token and each turn was trained with, as the files of trajectories say it.
 
-Mutations seen red:
+Mutations seen red: energies of reasoning tokens; cut episodes called trained; returns in the column of values; alpha in the response's part, or
+another alpha; the default gamma in GiGPO's part; advantages for errors; parts of another turn; parts of the method beside a user's function.
 """
 
 import json

@@ -3,7 +3,8 @@
 Weights are kept before each optimizer step, and a plain forward pass over a whole episode is computed with them, without rows,
 micro-batches or padding.
 
-Mutations seen red:
+Mutations seen red: the run's end not seen; turns counted from the first of the rank; ratios to the policy itself; files of updates that a
+resumed run leaves.
 """
 
 import json
