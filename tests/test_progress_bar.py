@@ -30,6 +30,8 @@ def test_rates_are_of_the_time_since_the_start(clock, capsys):
 
 def test_it_is_drawn_twice_a_second_while_no_episode_ends(clock, capsys):
     with RolloutBar(8, description="rollout", disable=False) as bar:
+        clock[0] += 1.0
+        bar.advance(4, 4, 10)  # what ended in the last second says nothing of the next
         capsys.readouterr()
         drawn = []
         for _ in range(8):  # a quarter of a second each

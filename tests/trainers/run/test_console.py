@@ -14,7 +14,7 @@ from transformers import trainer as transformers_trainer
 
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.run import summary
-from agentic_trl.trainers.run.console import console_of
+from agentic_trl.trainers.run.console import Console, console_of, set_up_console
 from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated, moved
 from tests.tiny import (
     make_args,
@@ -188,6 +188,10 @@ class TestRuns:
         trainer.train()
         assert seen == [1, 2, 2]  # two steps and the end
         assert capsys.readouterr().out.startswith("step 1/2  success")
+        trainer.remove_callback(Console)
+        set_up_console(trainer)  # transformers' own is not there to be replaced
+        kinds = [type(one) for one in trainer.callback_handler.callbacks]
+        assert kinds[-2:] == [Mine, Console]
 
     def test_a_notebook_keeps_its_table(self, tmp_path, capsys, monkeypatch):
         class Notebook(TrainerCallback):

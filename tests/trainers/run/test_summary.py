@@ -1,6 +1,6 @@
 """The summary of a run: what came of it, what it wrote, and commands that can be typed.
 
-Mutations seen red: the last evaluation taken for the best; evaluations behind the training counted as those before; a checkpoint of an earlier run
+Mutations seen red: the last evaluation taken for the best; an evaluation between two trainings taken for one of the second; a checkpoint of an earlier run
 named; weights said to be saved; a flag of the command left out; a class of a script named to a command; a secret shown.
 """
 
@@ -105,6 +105,17 @@ def test_nothing_is_claimed_that_is_not_there(tmp_path, capsys):
     assert "episodes" not in found
     trainer.save_model()
     assert rows(trainer, capsys)["model"] == [str(tmp_path)]
+
+
+@pytest.mark.trainer
+def test_what_was_evaluated_last_is_what_another_training_begins_with(tmp_path, capsys):
+    trainer = make_trainer(tmp_path, num_eval_tasks=2)
+    trainer.train()
+    rate = trainer.evaluate()["eval_success_rate"]
+    assert rows(trainer, capsys)["held-out"] == [f"success {rate:.2f} after step 1"]
+    trainer.train()
+    begun = f"success {rate:.2f} before, not played since (trainer.evaluate())"
+    assert rows(trainer, capsys)["held-out"] == [begun]
 
 
 @pytest.mark.trainer
