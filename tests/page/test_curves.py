@@ -1,7 +1,7 @@
 """Curves: means and intervals over seeds by hand, and which runs are the same but for the seed.
 
 Mutations seen red: the normal distribution's 1.96; a variance with n; runs of two learning rates together; runs without a
-configuration together; an evaluation's figure lost at a step that training logs too; NaN kept.
+configuration together; NaN kept.
 """
 
 import math
