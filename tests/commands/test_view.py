@@ -1,7 +1,7 @@
 """``agentic_trl view``: where the page goes, what is said, what is served and to whom.
 
-Mutations seen red: the page of a lone file written over the file; a folder as ``--output`` raising raw; notes not printed; any path
-of the server answered; a name of another host answered; the page of a run that is missing written.
+Mutations seen red: the page of a lone file looked for in it; a folder as ``--output`` raising raw; notes not printed; any path of the
+server answered; a name of another host answered.
 """
 
 import http.client

@@ -1,8 +1,7 @@
 """The page as a file: what stands in it, what does not, and what of a run it holds.
 
-Mutations seen red: a chunk closed without its last record; numbers of chunks starting anew with each run; a broken line ending its
-file; ``</script>`` of a run in the markup; the hash of another script; the unfinished page left behind; names of runs not told
-apart; a column of the index in another order.
+Mutations seen red: the records behind the last whole chunk dropped; numbers of chunks that skip; a broken line ending its file; the hash
+of another script; the unfinished page left behind; names of runs not told apart; another column of the index as the line.
 """
 
 import base64

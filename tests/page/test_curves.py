@@ -1,7 +1,7 @@
 """Curves of the page: means and intervals by hand, and which runs are the same but for the seed.
 
 Mutations seen red: the same seed twice in a mean; the log's interval left out; runs of two learning rates together; runs without a
-configuration together; an evaluation's figure lost at a step that training logs too; NaN kept.
+configuration together; NaN kept.
 """
 
 import pytest

@@ -1,8 +1,8 @@
 """Compact records and rows of episodes, against lines worked by hand.
 
-Mutations seen red: the last assistant messages taken from the front; the first
-turn of a second conversation counted as rewritten; a flat group decided with what has no advantages; old names not read; ``None``
-in a column refused; weights left out of what was learned; a column of another length kept.
+Mutations seen red: the last assistant messages taken from the front; the first turn of a second conversation counted as rewritten; a
+flat group decided with what has no advantages; old names not read; ``None`` in a column refused; weights left out of what was
+learned; a column of another length kept.
 """
 
 import json

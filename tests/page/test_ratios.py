@@ -1,8 +1,8 @@
 """Clipped units at each level, worked by hand, and what is read of the files of updates.
 
-Mutations seen red: ``epsilon_high`` not read, and not falling back on ``epsilon``; the sign of the advantage not looked at; the mean
-over a turn where the row is the unit; a row not ended by a rewritten prompt; rows of two conversations taken for one; knobs
-of the method not looked up; ranks not told apart; a line that is broken ending the file.
+Mutations seen red: ``epsilon_high`` not read; the sign of the advantage not looked at; the mean over a turn where the row is the
+unit; a row not ended by a rewritten prompt; rows of two conversations taken for one; knobs of the method not looked up; ranks not
+told apart.
 """
 
 import json

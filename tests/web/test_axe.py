@@ -1,6 +1,6 @@
 """Accessibility by axe: no serious finding on any view, dark and light, wide and on a phone.
 
-Mutations seen red: the colour of soft text one step lighter; a list without a name; the label of the search left out.
+Mutations seen red: soft text a few steps lighter; tokens in a list instead of a list box.
 """
 
 import pytest

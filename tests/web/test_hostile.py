@@ -1,7 +1,7 @@
 """What environments, policies, tasks, errors and names inject is text on every view.
 
-Mutations seen red: ``textContent`` of a message made ``innerHTML`` with the policy of the page taken out; the policy taken out (what
-slips through runs); hidden characters passed on.
+Mutations seen red: the policy of the page taken out (what slips through runs); hidden characters passed on; figures looked up in an
+object that knows `constructor`.
 """
 
 import pytest

@@ -1,7 +1,4 @@
-"""10 000 episodes and 200 MB of trajectories: built in 60 s, open in 3 s, and fluid.
-
-Mutations seen red: chunks in front of the script, which waits for them.
-"""
+"""10 000 episodes and 200 MB of trajectories: built in 60 s, open in 3 s, and fluid."""
 
 import time
 

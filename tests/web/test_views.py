@@ -1,8 +1,8 @@
 """What the views show, find and do, against runs whose figures are known by construction.
 
-Mutations seen red: the flags of a filter joined by or; a count that leaves the other filters out; search that looks at one chunk;
-groups in the order played; the ratio shown as its logarithm; a figure of the token beside; j that ignores the filters; the address
-of an episode by its place on the page.
+Mutations seen red: the flags of a filter joined by or; counts that pass over the other filters; search that looks at one chunk; groups
+in the order played; the ratio shown as its logarithm; a figure of the token beside; j that passes over the filters, or goes on from
+what is still shown; an episode looked up by its place on the page.
 """
 
 import math
