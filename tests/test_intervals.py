@@ -47,7 +47,7 @@ def test_student_with_one_and_two_degrees_in_closed_form():
 def test_the_mean_of_three_runs_by_hand():
     # Mean 4, deviations -2, 0, 2: s = 2, half 4.303 2 / sqrt(3) = 4.969.
     low, high = mean_interval([2.0, 4.0, 6.0])
-    # The quantile is written with three decimals.
+    # The rounding of 4.969 to its last digit.
     assert (low, high) == pytest.approx((4 - 4.969, 4 + 4.969), abs=1e-3)
 
 

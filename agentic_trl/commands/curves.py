@@ -121,10 +121,11 @@ def _refuse_same_seed(runs: Sequence[Run]) -> None:
 
 
 def _name(runs: Sequence[Run], all_runs: Sequence[Sequence[Run]]) -> str:
-    """Return the name of a curve: the folder of a single run, or what tells an experiment from the others."""
+    """Return the name of a curve: the folder of a single run, or the method and what tells it from others of the method."""
     if len(runs) == 1:
         return str(runs[0].folder)
-    own, others = runs[0].experiment, [one[0].experiment for one in all_runs]
-    differing = [name for name in own if any(one.get(name) != own[name] for one in others if one)]
-    told = [f"{name}={own[name]}" for name in differing if name != "method"][:_LABELLED]
-    return ", ".join([own.get("method", "runs"), *told, f"{len(runs)} seeds"])
+    own, everyone = runs[0].experiment, [one[0].experiment for one in all_runs]
+    others = [one for one in everyone if one.get("method") == own["method"]]
+    differing = [name for name in own if any(one.get(name) != own[name] for one in others)]
+    told = [f"{name}={own[name]}" for name in differing[:_LABELLED]]
+    return ", ".join([own["method"], *told, f"{len(runs)} seeds"])

@@ -17,7 +17,9 @@ DEFAULT = ("success_rate", "turns/mean", "tokens_per_turn", "kl", "clip_ratio/hi
 TITLES = {
     "success_rate": "success",
     "turns/mean": "turns per episode",
+    "turns/success_mean": "turns per success",
     "tokens_per_turn": "tokens per response",
+    "tokens_per_turn/success": "tokens per response of a success",
     "kl": "KL to the reference, nats",
     "clip_ratio/low": "share clipped below",
     "clip_ratio/high": "share clipped above",
@@ -109,6 +111,7 @@ def draw(runs: Sequence[Run], paths: Sequence[Path], *, metrics: Sequence[str] =
         for line in lines:
             _draw_line(axis, *line)
         axis.set_xlim(left=0)
+        axis.xaxis.get_major_locator().set_params(integer=True)
         if name.endswith("success_rate"):
             axis.set_ylim(-0.03, 1.03)  # an interval over seeds may be wider
         axis.grid(alpha=0.3)
