@@ -4,12 +4,12 @@ import argparse
 import inspect
 import json
 import re
-import sys
+import runpy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -149,9 +149,9 @@ def knobs(flags: Sequence[str]) -> list[Knob]:
 
 
 def _train_script() -> Any:
-    """Return the module of the script that trains."""
-    sys.path.insert(0, str(recipes_folder().parent))
-    return import_module("recipes.train")
+    """Return the names of the script that trains, the one that ``agentic_trl train`` runs."""
+    script = recipes_folder() / "train.py"
+    return SimpleNamespace(**runpy.run_path(str(script), run_name="recipes.train"))
 
 
 def _plain(parsed: Iterable[Any]) -> list[Any]:

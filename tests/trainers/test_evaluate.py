@@ -1,7 +1,7 @@
 """Scoring on held-out tasks: in Python, on the command line, and in a trainer.
 
 Mutations seen red: attempts that share their sampling; tasks of the training split; the temperature of the
-settings ignored.
+settings ignored; the kind of a task lost on its way.
 """
 
 import json
@@ -47,6 +47,24 @@ def test_tasks_are_the_held_out_ones_and_attempts_differ():
     assert metrics["success_rate/low"] < metrics["success_rate"] < metrics["success_rate/high"]
     assert metrics["pass^4"] <= metrics["pass^2"] <= metrics["success_rate"]
     assert metrics["success_rate"] == sum(one.success for one in result.trajectories) / 48
+
+
+def test_kinds_of_tasks_are_told_apart():
+    rows = [
+        row
+        for n, size in ((3, 4), (2, 5))
+        for row in FrozenLake.make_tasks(n, split="eval", size=size)
+    ]
+    result = played(1.0, tasks=rows, attempts=2)
+    small = [one.success for one in result.trajectories[:6]]
+    metrics = {n: v for n, v in result.metrics.items() if n.startswith("category/")}
+    large = [one.success for one in result.trajectories[6:]]
+    assert metrics == {
+        "category/4x4/success_rate": sum(small) / 6,
+        "category/4x4/tasks": 3,
+        "category/5x5/success_rate": sum(large) / 4,
+        "category/5x5/tasks": 2,
+    }
 
 
 def test_greedy_attempts_are_equal_and_a_batch_size_changes_nothing():
