@@ -128,10 +128,9 @@ def check_written(one, two, *, methods):
     assert one.keys() == two.keys()
     for place, turn in one.items():
         numbers = {name: turn[name] for name in turn if name != "credit"}
-        # Rows lie in other batches there, in float32: log-probabilities of some nats to 1e-6 each, energies of their sums.
-        assert two[place] == {name: pytest.approx(numbers[name], abs=1e-4) for name in numbers} | {
-            "credit": pytest.approx(turn["credit"], abs=1e-4)
-        }
+        assert two[place] == {
+            name: pytest.approx(numbers[name], abs=LOGPROB) for name in numbers
+        } | {"credit": pytest.approx(turn["credit"], abs=LOGPROB)}
     parts = set().union(*(turn["credit"] or () for turn in one.values()))
     if "planpo" in methods:
         assert parts == {"trajectory", "response", "alpha"}
@@ -143,9 +142,8 @@ def check_said(one, two):
     assert one.keys() == two.keys()
     assert one
     for place, said in one.items():
-        # As above.
         assert two[place] == {
-            name: pytest.approx(said[name], abs=1e-4)
+            name: pytest.approx(said[name], abs=LOGPROB)
             for name in ("logprobs", "old_logprobs", "entropies")
         }
 

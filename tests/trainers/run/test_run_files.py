@@ -1,7 +1,7 @@
 """``run.json`` and ``metrics.jsonl``: what is in them, when it is written, and what a resumed run makes of them.
 
 Mutations seen red: the checkpoint's log left out; an evaluation at the start written twice; evaluations before training forgotten; a new
-time of the start; secrets shown.
+time of the start; secrets shown; 0 in the place of what is not finite.
 """
 
 import json
