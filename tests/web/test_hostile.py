@@ -64,7 +64,8 @@ def test_a_name_of_a_run_is_searched_and_chosen_as_text(page, look):
     seen = look(page, "#/episodes")
     seen.tab.get_by_role("combobox", name="Run").select_option("1")
     seen.tab.fill("#query", HOSTILE[1])
-    seen.tab.locator(".searching", has_text="16 episodes").wait_for()
+    seen.tab.locator(".searching", has_text="32 episodes").wait_for()
+    assert seen.texts(".page > .hint") == ["16 episodes of 32"]
     assert seen.tab.evaluate("typeof window.injected") == "undefined"
 
 
