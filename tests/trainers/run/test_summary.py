@@ -241,4 +241,4 @@ def test_the_printed_command_runs(tmp_path, capsys):
     command = rows(trainer, capsys)["next"][-1]
     words = shlex.split(command)[2:]
     assert evaluate.run([*words, "--num_tasks", "2", "--no-progress"]) == 0
-    assert "success_rate" in capsys.readouterr().out
+    assert "success" in capsys.readouterr().out
