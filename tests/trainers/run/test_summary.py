@@ -186,7 +186,7 @@ def test_the_command_plays_as_the_run_did(tmp_path):
         "history": "window",
         "history_window": 2,
         "stop_strings": ["</action>", "a b"],
-        "response_prefill": "<think>",
+        "response_prefill": "->",
         "success_threshold": -0.5,
         "eval_temperature": 0.25,
     }
