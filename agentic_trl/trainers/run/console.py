@@ -17,7 +17,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated
+from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated, number_of
 from agentic_trl.trainers.run.summary import Evaluated, Training, summary_lines
 
 logger = logging.getLogger(__name__)
@@ -77,17 +77,19 @@ class Console(TrainerCallback):
             **more: Unused.
         """
         del control, more
-        logs, steps = logs or {}, state.max_steps or args.max_steps
-        prefix = evaluated(logs)
-        if prefix is None:
-            line = self._lines.training(logs, step=state.global_step, steps=steps)
-        else:
-            self._keep(logs, prefix, state.global_step)
-            self._evaluating += self._trainer.is_in_train * logs.get(f"{prefix}_runtime", 0.0)
-            place = {"step": state.global_step, "steps": steps}
-            line = self._lines.evaluation(logs, **place, prefix=prefix, text=self._text)
-        if line is not None and self._prints_lines and state.is_world_process_zero:
-            write(line)
+        try:
+            line = self._line(logs or {}, state.global_step, state.max_steps or args.max_steps)
+            if line is not None and self._prints_lines and state.is_world_process_zero:
+                write(line)
+        except Exception as error:  # of what a callback put into the log, of the terminal
+            self._trainer.repeated.warn(
+                logger,
+                "a line could not be printed",
+                "The line of optimizer step %d could not be printed (%s: %s); the run goes on.",
+                state.global_step,
+                type(error).__name__,
+                error,
+            )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Start the clock; what was evaluated last is what training begins with.
@@ -135,15 +137,25 @@ class Console(TrainerCallback):
             evaluations=self._evaluations,
         )
         try:
-            lines = list(summary_lines(self._trainer, training))
+            for line in list(summary_lines(self._trainer, training)):
+                write(line)
         except Exception as error:  # of the file system, mostly
             logger.warning("The run has no summary (%s: %s).", type(error).__name__, error)
-            return
-        for line in lines:
-            write(line)
+
+    def _line(self, logs: Mapping[str, Any], step: int, steps: int) -> str | None:
+        """Return the line of a log, and keep what the summary says of it."""
+        prefix = evaluated(logs)
+        if prefix is None:
+            return self._lines.training(logs, step=step, steps=steps)
+        self._keep(logs, prefix, step)
+        if self._trainer.is_in_train:
+            self._evaluating += number_of(logs, f"{prefix}_runtime") or 0.0
+        return self._lines.evaluation(logs, step=step, steps=steps, prefix=prefix, text=self._text)
 
     def _keep(self, logs: Mapping[str, Any], prefix: str, step: int) -> None:
-        self._evaluations.append(Evaluated.of(logs, prefix=prefix, step=step, text=self._text))
+        figure = number_of(logs, f"{prefix}_{'return' if self._text else 'success_rate'}")
+        if figure is not None:
+            self._evaluations.append(Evaluated(prefix=prefix, step=step, figure=figure))
 
 
 class PlainConsole(Console, PrinterCallback):

@@ -50,7 +50,7 @@ class Column:
         Args:
             logs: Names and figures of a log.
         """
-        found = [logs[name] for name in self.names if isinstance(logs.get(name), int | float)]
+        found = [one for name in self.names if (one := number_of(logs, name)) is not None]
         return (100 if self.unit == "%" else 1) * sum(found) if found else None
 
     def shown(self, value: float, difference: float | None) -> str:
@@ -158,7 +158,8 @@ class Lines:
             earlier = self._earlier.setdefault(column, deque(maxlen=WINDOW))
             parts.append(column.shown(value, moved(value, earlier)))
             earlier.append(value)
-        notes = [f"{label} {logs[name]:g}" for name, label in NOTES.items() if logs.get(name)]
+        counts = {label: number_of(logs, name) for name, label in NOTES.items()}
+        notes = [f"{label} {count:g}" for label, count in counts.items() if count]
         return _joined(step, steps, [*parts, *notes]) if known else None
 
     def evaluation(
@@ -181,14 +182,17 @@ class Lines:
         label = "held-out" if prefix == "eval" else f"held-out {prefix.removeprefix('eval_')}"
         if text:
             return _joined(step, steps, [label, *_plain((REWARD, TOKENS), figures)])
-        value = SUCCESS.of(figures) or 0.0
-        low, high = (figures.get(f"success_rate/{end}", value) for end in ("low", "high"))
+        columns = (RETURN, TURNS, TOKENS) if self._differs(figures) else (TURNS, TOKENS)
+        value = SUCCESS.of(figures)
+        if value is None:
+            return _joined(step, steps, [label, *_plain(columns, figures)])
+        ends = [number_of(figures, f"success_rate/{end}") for end in ("low", "high")]
+        low, high = (value if end is None else end for end in ends)
         first, half = self._first.setdefault(prefix, (value, (high - low) / 2))
         difference = value - first
         apart = abs(difference) > hypot(half, (high - low) / 2)
         success = SUCCESS.shown(value, difference if apart else None).rstrip()
         shown = f"{success} ({low:.2f} to {high:.2f})"
-        columns = (RETURN, TURNS, TOKENS) if self._differs(figures) else (TURNS, TOKENS)
         return _joined(step, steps, [label, shown, *_plain(columns, figures)])
 
     def _shown(self, logs: Mapping[str, Any]) -> Iterable[Column]:
@@ -212,6 +216,17 @@ def evaluated(logs: Mapping[str, Any]) -> str | None:
     """
     ends = [name.removesuffix("_success_rate") for name in logs if name.endswith("_success_rate")]
     return next((prefix for prefix in ends if f"{prefix}_stop/terminated" in logs), None)
+
+
+def number_of(logs: Mapping[str, Any], name: str) -> float | None:
+    """Return a figure of a log; ``None`` if it has none, or a callback of the user's put something else there.
+
+    Args:
+        logs: Names and figures.
+        name: Its name.
+    """
+    value = logs.get(name)
+    return value if isinstance(value, int | float) else None
 
 
 def _plain(columns: Iterable[Column], figures: Mapping[str, Any]) -> list[str]:

@@ -5,15 +5,15 @@ It speaks of what is there alone: evaluations that were made, and files that thi
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from agentic_trl.run_folder import EPISODES, LOG
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.config.progress import calls_done, calls_per_generation
+from agentic_trl.trainers.run.console_lines import number_of
 from agentic_trl.trainers.run.next_commands import next_commands
 from agentic_trl.trainers.run.output_folder import WEIGHTS
 from agentic_trl.user_values import shown_text
@@ -32,19 +32,6 @@ class Evaluated:
     """Optimizer steps of the training; 0 before it."""
     figure: float
     """Share of successes, or with prompts the mean reward."""
-
-    @classmethod
-    def of(cls, logs: Mapping[str, Any], *, prefix: str, step: int, text: bool) -> "Evaluated":
-        """Return the evaluation of a log.
-
-        Args:
-            logs: Names and figures.
-            prefix: Prefix of its names, without the ``_``.
-            step: Optimizer steps that were taken.
-            text: Whether its episodes are prompts.
-        """
-        name = "return" if text else "success_rate"
-        return cls(prefix=prefix, step=step, figure=float(logs[f"{prefix}_{name}"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +113,7 @@ def _outcome(evaluations: Sequence[Evaluated], folder: Path, training: Training)
 def _in_training(trainer: Host, *, text: bool) -> Iterator[str]:
     """Say what the episodes of training showed at its beginning and its end."""
     name, label = ("return", "reward") if text else ("success_rate", "success")
-    seen = [one[name] for one in trainer.state.log_history if one.get(name) is not None]
+    seen = [v for one in trainer.state.log_history if (v := number_of(one, name)) is not None]
     if len(seen) >= 2 * FEW:
         first, last = fmean(seen[:FEW]), fmean(seen[-FEW:])
         yield f"{label} {first:.2f} in the first {FEW} logged steps, {last:.2f} in the last {FEW}"

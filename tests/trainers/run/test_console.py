@@ -2,7 +2,8 @@
 
 Mutations seen red: noise of the spread instead of neighbouring lines; a difference without earlier lines; the last line alone as
 what is earlier; an evaluation's difference inside of the intervals; blanks left out where a step has no rollout; a callback of the user's
-replaced; lines of other ranks; lines in a notebook; the callback not removed by the classes of transformers.
+replaced; lines of other ranks; lines in a notebook; the callback not removed by the classes of transformers; a text
+of a log formatted as a number; an error of a line raised.
 """
 
 import logging
@@ -13,7 +14,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from transformers import trainer as transformers_trainer
 
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
-from agentic_trl.trainers.run import summary
+from agentic_trl.trainers.run import console, summary
 from agentic_trl.trainers.run.console import Console, console_of, set_up_console
 from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated, moved
 from tests.tiny import (
@@ -72,6 +73,20 @@ def test_a_line_has_columns_and_differences(tmp_path):
         + "clip   3%"
     )
     assert all(len(one) <= 100 for one in said[:5])
+
+
+def test_what_is_no_number_is_left_out(tmp_path):
+    lines = Lines(columns_of(make_args(tmp_path), text=False))
+    more = {"turns/mean": "4.0", "environment/dropped": "2.0", "skipped_steps": None}
+    assert lines.training(FLAT_RUN | more, step=1, steps=9).split() == (
+        ["step", "1/9", "success", "0.50", "tokens", "20.0", "flat", "25%"]
+    )
+    logs = held_out(0.5, 0.1) | {"eval_success_rate/low": "0.40", "eval_success_rate/high": None}
+    place = {"step": 1, "steps": 9, "prefix": "eval", "text": False}
+    said = "step 1/9  held-out  success 0.50 (0.50 to 0.50)  turns  4.0"
+    assert lines.evaluation(logs, **place) == said
+    logs["eval_success_rate"] = "0.5"
+    assert lines.evaluation(logs, **place) == "step 1/9  held-out  turns  4.0"
 
 
 def test_other_logs_have_no_line(tmp_path):
@@ -221,6 +236,34 @@ class TestRuns:
         monkeypatch.setattr(summary.Path, "cwd", gone)
         assert trainer.train().global_step == 2
         assert "no summary (FileNotFoundError: the folder is gone)" in caplog.text
+
+    @pytest.mark.parametrize("change", [str, lambda value: None])
+    def test_a_callback_that_changes_the_log_ends_no_run(self, tmp_path, capsys, caplog, change):
+        class Mine(TrainerCallback):
+            def on_log(self, args, state, control, logs=None, **kwargs):
+                logs.update({name: change(value) for name, value in logs.items()})
+
+        knobs = {"eval_strategy": "steps", "eval_steps": 1, "num_eval_tasks": 2}
+        trainer = self.trainer(tmp_path, **knobs)
+        trainer.callback_handler.callbacks.insert(0, Mine())
+        assert trainer.train().global_step == 2
+        out = capsys.readouterr().out
+        assert out.splitlines()[0].startswith("step 1/2  held-out")
+        assert "2 steps, 16 episodes" in out
+        assert "could not be printed" not in caplog.text
+
+    def test_a_line_that_cannot_be_printed_is_a_warning_once(self, tmp_path, monkeypatch, caplog):
+        def gone(line):
+            raise BrokenPipeError("nobody reads")
+
+        trainer = self.trainer(tmp_path)
+        monkeypatch.setattr(console, "write", gone)
+        assert trainer.train().global_step == 2
+        said = [one.getMessage() for one in caplog.records if "nobody" in one.getMessage()]
+        assert said == [
+            "The line of optimizer step 1 could not be printed (BrokenPipeError: nobody reads); the run goes on.",
+            "The run has no summary (BrokenPipeError: nobody reads).",
+        ]
 
     def test_without_an_environment_nothing_changes(self, tmp_path):
         args = make_args(tmp_path, given=("train", "eval"), max_turns=None)
