@@ -16,7 +16,7 @@ class RepeatedWarnings:
     """The warnings of a run, or of an evaluation, by their causes."""
 
     main: bool = True
-    """Whether this process speaks; the others of a run look at the same batches."""
+    """Whether this process speaks. What one rank alone can see is gathered before it is warned of."""
     met: Counter[str] = field(init=False, default_factory=Counter)
     """Times that each cause was met."""
 

@@ -127,9 +127,10 @@ def add_reward_functions(
     log_reward_functions(trainer, mine[:kept], asked=len(trajectories), mode=mode)
     if mode is not None:
         _log_means(trainer, per_function, kept=kept, mode=mode)
-    added = _added(trainer, per_function)[first : first + len(trajectories)].tolist()
-    if any(isnan(one) for one in added):
-        _warn_of_no_reward(trainer, trajectories, added)
+    everywhere = _added(trainer, per_function)
+    added = everywhere[first : first + len(trajectories)].tolist()
+    if everywhere.isnan().any():
+        _warn_of_no_reward(trainer, trajectories[:kept], added[:kept])
     return [
         one if isnan(more) else one.scored(one.score + read_reward(more, _WEIGHTED))
         for one, more in zip(trajectories, added, strict=True)
@@ -214,21 +215,23 @@ def _log_means(
 def _warn_of_no_reward(
     trainer: Host, trajectories: Sequence[Trajectory], added: Sequence[float]
 ) -> None:
-    """Say that nothing scored some episodes."""
+    """Say that nothing scored some episodes of any rank; all ranks are here together."""
     unscored = [
-        one
+        f"{dict(one.task)!r:.200}"
         for one, more in zip(trajectories, added, strict=True)
         if isnan(more) and not one.failed and not any(turn.reward for turn in one.turns)
     ]
-    if unscored:
+    ranks = gather_object([(unscored[:1], len(unscored), len(trajectories))])
+    firsts, counts, sizes = zip(*ranks, strict=True)
+    if any(counts):
         trainer.repeated.warn(
             logger,
             "no reward function applied to some episodes",
             "All reward functions returned None for %d of %d episodes, which earned nothing in their environment either; "
-            "they count with score 0. The first task: %.200r. Let a reward function apply to every task.",
-            len(unscored),
-            len(trajectories),
-            dict(unscored[0].task),
+            "they count with score 0. The first task: %s. Let a reward function apply to every task.",
+            sum(counts),
+            sum(sizes),
+            next(task for first in firsts for task in first),
         )
 
 

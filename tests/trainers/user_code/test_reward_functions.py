@@ -2,7 +2,8 @@
 
 Mutations seen red: success kept as the environment left it; evaluation not judged; scores added in float32;
 NaN for "not applicable"; infinite rewards and weights; models unread; failed episodes read; async functions
-called as plain ones; names lost; silence where nothing scored; a penalty taken for something earned.
+called as plain ones; names lost; silence where nothing scored; a penalty taken for something earned;
+silence where another rank's were not scored; repetitions counted.
 """
 
 import asyncio
@@ -109,6 +110,36 @@ def score(trainer, functions, episodes, *, weights=None, **more):
             patch.setattr(trainer, name, value)
         inputs = [{"prompt": "a"} for _ in episodes]
         return add_reward_functions(trainer, inputs, episodes, first=0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_nothing_scored_on_another_rank_is_said_by_the_first(
+    trainer, monkeypatch, caplog, rank
+):
+    # Of the four episodes of two ranks those of the second have no reward; its second is a repetition.
+    rewards = torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, math.nan], [0.0, math.nan]])
+    others = [([], 0, 2), (["{'prompt': 'w9'}"], 1, 1)]
+
+    def gathered(mine):
+        assert mine == ([others[0]] if rank == 0 else [(["{'prompt': 'w9'}"], 1, 1)])
+        return others
+
+    monkeypatch.setattr(reward_functions, "gather_object", gathered)
+    monkeypatch.setattr(reward_functions, "log_reward_functions", lambda *_, **__: None)
+    monkeypatch.setattr(trainer, "_calculate_rewards", lambda *_: rewards)
+    monkeypatch.setattr(trainer, "reward_funcs", [environment, every_other])
+    monkeypatch.setattr(trainer, "repeated", RepeatedWarnings(main=rank == 0))
+    episodes = [replace(episode(), task={"prompt": "w9"})] * 2
+    kept = 2 - rank
+    scored = add_reward_functions(trainer, [{}] * 2, episodes, first=2 * rank, mode=None, kept=kept)
+    assert [one.score for one in scored] == [1.0 - rank] * 2
+    said = [one.getMessage() for one in caplog.records if "returned None" in one.getMessage()]
+    if rank:
+        assert said == []
+    else:
+        (line,) = said
+        assert line.startswith("All reward functions returned None for 1 of 3 episodes")
+        assert "The first task: {'prompt': 'w9'}. Let" in line
 
 
 def giving(*rewards, name="shaping"):
