@@ -176,8 +176,9 @@ def summarize_tasks(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         records: Episodes of all ranks; a group is a task.
 
     Returns:
-        Also ``success_rate/low`` and ``success_rate/high``; with n > 1 attempts at every task ``pass@k`` and
-        ``pass^k`` for k = 2, 4, 8, ... up to n, means over the tasks; and what ``summarize_categories`` gives.
+        Also ``success_rate/low`` and ``success_rate/high``; ``pass@k`` and ``pass^k`` for k = 2, 4, 8, ... up to the most
+        attempts that a task has, means over the tasks with at least k whose environment did not fail; and what
+        ``summarize_categories`` gives.
     """
     metrics = summarize(records)
     tasks: dict[int, list[bool]] = defaultdict(list)
@@ -189,11 +190,10 @@ def summarize_tasks(records: Sequence[EpisodeRecord]) -> dict[str, float]:
     counts = [(sum(successes), len(successes)) for successes in tasks.values()]
     low, high = wilson_interval(metrics["success_rate"], effective_count(counts))
     metrics |= {"success_rate/low": low, "success_rate/high": high}
-    attempts = min(len(successes) for successes in tasks.values())
     k = 2
-    while k <= attempts:
-        metrics[f"pass@{k}"] = fmean(pass_at(won, n, k) for won, n in counts)
-        metrics[f"pass^{k}"] = fmean(pass_hat(won, n, k) for won, n in counts)
+    while enough := [(won, n) for won, n in counts if n >= k]:
+        metrics[f"pass@{k}"] = fmean(pass_at(won, n, k) for won, n in enough)
+        metrics[f"pass^{k}"] = fmean(pass_hat(won, n, k) for won, n in enough)
         k *= 2
     return metrics | summarize_categories(records)
 

@@ -2,8 +2,8 @@
 
 Mutations seen red: failed episodes counted in the success rate; turns of all episodes in the success mean;
 pass^k as rate**k; Wilson's interval with the episodes as count; cut answers per episode; failed episodes in a group;
-groups of one counted as flat; an all-failure group read from the scores; pass@k without its 1 -, as one attempt's chance; failed
-episodes in a kind; one kind told; episodes counted for the tasks of a kind.
+groups of one counted as flat; an all-failure group read from the scores; tasks with fewer than k attempts counted, or the
+fewest attempts the bound of k; pass@k without its 1 -, as one attempt's chance; failed episodes in a kind; one kind told; episodes counted for the tasks of a kind.
 """
 
 import itertools
@@ -151,3 +151,20 @@ def test_tasks_are_the_count_of_the_interval_and_of_pass_k():
     assert (got["pass@2"], got["pass@4"]) == (1, 1)
     assert "pass^8" not in got
     assert (got["success_rate/low"], got["success_rate/high"]) == wilson_interval(7 / 8, 2)
+
+
+def test_a_failed_attempt_leaves_its_task_out_of_the_larger_k():
+    rows = ["1100", "100x", "1xxx", "xxxx"]
+    records = [
+        record(g, one == "1", stop="environment_error" if one == "x" else "terminated")
+        for g, row in enumerate(rows)
+        for one in row
+    ]
+    got = {n: v for n, v in summarize_tasks(records).items() if n.startswith("pass")}
+    # k = 2: two tasks. Of 6 pairs of the first 5 have a success and 1 two, of 3 of the second 2 and 0. k = 4: the first.
+    assert got == {
+        "pass@2": pytest.approx((5 / 6 + 2 / 3) / 2),
+        "pass^2": pytest.approx((1 / 6 + 0) / 2),
+        "pass@4": 1,
+        "pass^4": 0,
+    }
