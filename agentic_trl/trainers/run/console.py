@@ -63,6 +63,7 @@ class Console(TrainerCallback):
         self._lines = Lines(columns_of(trainer.args, text=self._text))
         self._evaluations: list[Evaluated] = []
         self._seconds = self._evaluating = self._began = self._since = 0.0
+        self._steps_before, self._tokens_before = 0, 0.0
         self.summary_when_trained = True
         """Whether the summary is printed when training ends; a script may print it later (``print_summary``)."""
 
@@ -102,11 +103,25 @@ class Console(TrainerCallback):
         """
         super().on_train_begin(args, state, control, **more)
         self._began, self._since, self._evaluating = perf_counter(), time(), 0.0
+        self._steps_before = state.global_step
         latest = {one.prefix: replace(one, step=0) for one in self._evaluations}
         self._evaluations = list(latest.values())
         for entry in state.log_history:  # of the run that is resumed
             if prefix := evaluated(entry):
                 self._keep(entry, prefix, entry["step"])
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Note before the first step what was sampled before; a resumed run has read it by then.
+
+        Args:
+            args: Configuration of the trainer.
+            state: Progress of the training.
+            control: What is to be done next.
+            **more: Unused.
+        """
+        super().on_step_begin(args, state, control, **more)
+        if state.global_step == self._steps_before:
+            self._tokens_before = self._trainer._total_train_tokens
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Stop the clock, and print the summary.
@@ -133,6 +148,8 @@ class Console(TrainerCallback):
             seconds=self._seconds,
             evaluating=self._evaluating,
             since=self._since,
+            steps_before=self._steps_before,
+            tokens_before=self._tokens_before,
             text=self._text,
             evaluations=self._evaluations,
         )

@@ -5,6 +5,7 @@ It speaks of what is there alone: evaluations that were made, and files that thi
 
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from statistics import fmean
 
 from agentic_trl.run_folder import EPISODES, LOG
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.config.progress import calls_done, calls_per_generation
+from agentic_trl.trainers.config.progress import calls_per_generation
 from agentic_trl.trainers.run.console_lines import number_of
 from agentic_trl.trainers.run.next_commands import next_commands
 from agentic_trl.trainers.run.output_folder import WEIGHTS
@@ -20,6 +21,9 @@ from agentic_trl.user_values import shown_text
 
 FEW = 5
 """Logged steps at either end of training that are averaged where no evaluation was made."""
+
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+"""Name of a checkpoint's folder; callbacks of the user's may write others beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +47,26 @@ class Training:
     evaluating: float
     """That of the evaluations in it."""
     since: float
-    """When it began, seconds since 1970; files that are older are not its own."""
+    """When it began, seconds since 1970."""
+    steps_before: int = 0
+    """Optimizer steps that a resumed run had taken when it began; their checkpoints are its own, as newer ones are."""
+    tokens_before: float = 0
+    """Tokens that the trainer had sampled by then."""
     text: bool
     """Whether episodes are prompts."""
     evaluations: Sequence[Evaluated]
     """Those before, in and behind it, in their order."""
+
+    def wrote(self, checkpoint: Path) -> bool:
+        """Return whether a folder is a checkpoint of this run.
+
+        Args:
+            checkpoint: The folder.
+        """
+        name = CHECKPOINT.fullmatch(checkpoint.name)
+        if name is None or not checkpoint.is_dir():
+            return False
+        return int(name[1]) <= self.steps_before or _is_new(checkpoint, self.since)
 
 
 def summary_lines(trainer: Host, training: Training) -> Iterator[str]:
@@ -58,7 +77,7 @@ def summary_lines(trainer: Host, training: Training) -> Iterator[str]:
         training: What else is known.
     """
     folder = Path(trainer.args.output_dir)
-    model = _model(folder, training.since)
+    model = _model(folder, training)
     rows: list[tuple[str, str]] = []
     for prefix in dict.fromkeys(one.prefix for one in training.evaluations):
         mine = [one for one in training.evaluations if one.prefix == prefix]
@@ -66,7 +85,7 @@ def summary_lines(trainer: Host, training: Training) -> Iterator[str]:
         rows.append((label, _outcome(mine, folder, training)))
     if not any(one.step for one in training.evaluations):
         rows += [("in training", what) for what in _in_training(trainer, text=training.text)]
-    rows += _files(trainer, model, training.since)
+    rows += _files(trainer, model)
     rows += [("not shown", f"{count} x {cause}") for cause, count in _held_back(trainer)]
     typed = next_commands(
         trainer, folder=_typed(folder), model=None if model is None else _typed(model)
@@ -78,18 +97,27 @@ def summary_lines(trainer: Host, training: Training) -> Iterator[str]:
 
 
 def _done(trainer: Host, training: Training) -> str:
-    """Say how much was done, and what took the time."""
-    generations = math.ceil(calls_done(trainer) / calls_per_generation(trainer))
+    """Say how much was done, and what took the time; of a resumed run, since it was."""
+    steps, before = int(trainer.state.global_step), training.steps_before
+    generations = _generations(trainer, steps) - _generations(trainer, before)
     episodes = generations * int(trainer.args.generation_batch_size)
+    tokens = trainer._total_train_tokens - training.tokens_before
+    taken = f"{steps - before} of {steps} steps here" if before else f"{steps} steps"
     whole = max(training.seconds, 1e-9)
     playing = "waiting for rollouts" if trainer.args.max_staleness else "rollouts"
     shares = {playing: trainer.rollout_seconds / whole, "evaluation": training.evaluating / whole}
     shares["update and the rest"] = max(1 - sum(shares.values()), 0.0)
     told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share)
     return (
-        f"{trainer.state.global_step} steps, {episodes:,} episodes, {trainer._total_train_tokens:,.0f} sampled tokens; "
+        f"{taken}, {episodes:,} episodes, {tokens:,.0f} sampled tokens; "
         f"{training.seconds:.0f} s: {told}"
     )
+
+
+def _generations(trainer: Host, steps: int) -> int:
+    """Return the generation batches that so many optimizer steps take."""
+    calls = steps * trainer.args.gradient_accumulation_steps
+    return math.ceil(calls / calls_per_generation(trainer))
 
 
 def _outcome(evaluations: Sequence[Evaluated], folder: Path, training: Training) -> str:
@@ -105,7 +133,7 @@ def _outcome(evaluations: Sequence[Evaluated], folder: Path, training: Training)
     if len(after) > 1:
         best = max(after, key=lambda one: one.figure)
         kept = folder / f"checkpoint-{best.step}"
-        where = kept.name if _is_new(kept, training.since) else "no checkpoint of it"
+        where = kept.name if training.wrote(kept) else "no checkpoint of it"
         told.append(f"best {best.figure:.2f} after step {best.step} ({where})")
     return f"{name} {', '.join(told)}"
 
@@ -119,7 +147,7 @@ def _in_training(trainer: Host, *, text: bool) -> Iterator[str]:
         yield f"{label} {first:.2f} in the first {FEW} logged steps, {last:.2f} in the last {FEW}"
 
 
-def _files(trainer: Host, model: Path | None, since: float) -> Iterator[tuple[str, str]]:
+def _files(trainer: Host, model: Path | None) -> Iterator[tuple[str, str]]:
     """Yield what was written, and where."""
     folder = Path(trainer.args.output_dir)
     yield "model", "not saved" if model is None else _typed(model)
@@ -129,18 +157,18 @@ def _files(trainer: Host, model: Path | None, since: float) -> Iterator[tuple[st
             "weights",
             f"the trainer has those of {Path(best).name} again (load_best_model_at_end)",
         )
-    count = sum(_is_new(path, since) for path in (folder / EPISODES).glob("*.jsonl"))
+    count = len(list((folder / EPISODES).glob("*.jsonl")))  # those of an earlier run were put aside
     if count:
         yield "episodes", f"{_typed(folder / EPISODES)} ({count} file{'s' * (count > 1)})"
     if (folder / LOG).is_file():
         yield "log", _typed(folder / LOG)
 
 
-def _model(folder: Path, since: float) -> Path | None:
+def _model(folder: Path, training: Training) -> Path | None:
     """Return the folder that has the weights: the run's own, or its newest checkpoint; ``None`` if none were saved."""
-    if any(_is_new(path, since) for pattern in WEIGHTS for path in folder.glob(pattern)):
+    if any(_is_new(path, training.since) for pattern in WEIGHTS for path in folder.glob(pattern)):
         return folder
-    there = [path for path in folder.glob("checkpoint-*") if _is_new(path, since)]
+    there = [path for path in folder.glob("checkpoint-*") if training.wrote(path)]
     return max(there, key=lambda one: int(one.name.rpartition("-")[2]), default=None)
 
 

@@ -1,11 +1,13 @@
 """The summary of a run: what came of it, what it wrote, and commands that can be typed.
 
 Mutations seen red: the last evaluation taken for the best; an evaluation between two trainings taken for one of the second; a checkpoint of an earlier run
-named; weights said to be saved; a flag of the command left out; a class of a script named to a command; a secret shown.
+named; weights said to be saved; a flag of the command left out; a class of a script named to a command; a secret shown; a resumed run's
+earlier checkpoints denied, its earlier steps or tokens counted; another folder's name read as a number.
 """
 
 import os
 import shlex
+import shutil
 from importlib import import_module
 from types import SimpleNamespace
 
@@ -21,9 +23,6 @@ from agentic_trl.trainers.run.next_commands import next_commands
 from agentic_trl.trainers.run.summary import Evaluated, Training, summary_lines
 from tests.tiny import Countdown, make_args, make_trainer, scripted, scripted_trajectories
 
-BEING_BUILT = {"view", "plot"}
-"""Commands of a run's folder; those that are there are parsed."""
-
 
 def rows(trainer, capsys):
     """The summary by its labels; a label holds for the lines below it."""
@@ -37,13 +36,9 @@ def rows(trainer, capsys):
 
 
 def parsed(command):
-    """What a command means; one that is not there yet has a folder."""
+    """What a command means."""
     program, name, *words = shlex.split(command)
     assert program == "agentic_trl"
-    assert name in COMMANDS.keys() | BEING_BUILT
-    if name not in COMMANDS:
-        assert len(words) == 1
-        return {}
     module = import_module(f"agentic_trl.commands.{COMMANDS[name].place.split(':')[0]}")
     return vars(module.parser().parse_args(words))
 
@@ -147,6 +142,48 @@ def test_shares_add_up(saved):
     assert line.endswith("10 s: rollouts 50%, evaluation 20%, update and the rest 30%")
     tokens = [one["num_tokens"] for one in saved.state.log_history if "num_tokens" in one][-1]
     assert line.startswith(f"2 steps, 16 episodes, {tokens:,.0f} sampled tokens; ")
+
+
+RESUMED = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "num_eval_tasks": 2}
+RESUMED |= {"save_strategy": "steps", "save_steps": 1}
+
+
+@pytest.mark.trainer
+def test_a_resumed_run_speaks_of_its_own_time_and_of_all_its_checkpoints(tmp_path, capsys):
+    make_trainer(tmp_path, **RESUMED).train()
+    for path in (*tmp_path.rglob("*"), tmp_path):
+        os.utime(path, (1e9, 1e9))
+    (tmp_path / "checkpoint-best").mkdir()  # as a callback of the user's may write it
+    shutil.rmtree(tmp_path / "checkpoint-3")
+    trainer = make_trainer(tmp_path, **RESUMED | {"save_strategy": "no"})
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    capsys.readouterr()
+    found = rows(trainer, capsys)
+    console_of(trainer).print_summary()
+    done = capsys.readouterr().out.splitlines()[1]
+    entries = [one for one in trainer.state.log_history if "num_tokens" in one]
+    tokens = entries[2]["num_tokens"] - entries[1]["num_tokens"]
+    assert done.startswith(f"1 of 3 steps here, 8 episodes, {tokens:,.0f} sampled tokens; ")
+    assert found["model"] == [f"{tmp_path}/checkpoint-2"]
+    assert found["episodes"] == [f"{tmp_path}/trajectories (3 files)"]
+    given = [Evaluated(prefix="eval", step=n, figure=1.0 / n) for n in (1, 2, 3)]
+    parts = {"seconds": 10.0, "evaluating": 2.0, "text": False, "evaluations": given}
+    for steps, where in ((2, "checkpoint-1"), (0, "no checkpoint of it")):
+        training = Training(since=2e9, steps_before=steps, **parts)
+        lines = list(summary_lines(trainer, training))
+        assert lines[2].endswith(f"best 1.00 after step 1 ({where})")
+
+
+@pytest.mark.trainer
+def test_a_second_training_counts_its_own_tokens(tmp_path, capsys):
+    trainer = make_trainer(tmp_path, cls=scripted(scripted_trajectories()), max_steps=2)
+    trainer.train()
+    trainer.train()
+    lines = capsys.readouterr().out.splitlines()
+    counts = [one.split(";")[0] for one in lines if "sampled tokens" in one]
+    assert len(counts) == 2
+    assert counts[0] == counts[1]
+    assert counts[0].startswith("2 steps, 16 episodes, ")
 
 
 class Keyed(Countdown):
