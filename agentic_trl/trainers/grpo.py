@@ -20,6 +20,7 @@ from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.paths import fix_paths, fixed
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
+from agentic_trl.trainers.config.wrong_names import refuse_wrong_arguments
 from agentic_trl.trainers.hooks import EnvironmentHooks
 from agentic_trl.trainers.model.dropout import disable_dropout
 from agentic_trl.trainers.model.leftovers import take_over
@@ -100,11 +101,12 @@ class AgenticGRPOTrainer(EnvironmentHooks):
 
         Raises:
             ImportError: If the installed TRL is not supported.
-            TypeError: If the configuration is that of another kind of trainer.
+            TypeError: If the configuration is that of another kind of trainer, or an argument is unknown.
             ValueError: If a setting would have no effect, nothing scores the episodes, or there are too few tasks
                 for a batch.
         """
         require_supported_trl()
+        refuse_wrong_arguments(self, trl_arguments)
         model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
         args = args or AgenticGRPOConfig()
         require_kinds(self, args)
