@@ -41,6 +41,7 @@ from agentic_trl.trainers.user_code.missing import (
 from agentic_trl.trainers.user_code.own_copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
 from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward
+from agentic_trl.trainers.user_code.reward_models import name_reward_models, refuse_unreadable
 from agentic_trl.trainers.user_code.tasks import (
     columns_of,
     has_text_prompts,
@@ -126,6 +127,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             return
         check_environment_run(args)
         refuse_idle(args, model=model, train_dataset=train_dataset, eval_dataset=eval_dataset)
+        refuse_unreadable(model, reward_funcs, trl_arguments)
         self.describe(args)
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
@@ -172,6 +174,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
     def _start_rollouts(self, specs: Any, *, keep_environments: bool) -> None:
         """Keep the reference, turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
         let_streams_show_anything()
+        name_reward_models(self)
         set_up_ranks(self)
         self.beta = self.args.beta
         if self.beta or self.args.token_weighting == "actfocus":
