@@ -227,7 +227,7 @@ CASES = [
         {"rollout_device": "gpu", **STALE},
         "rollout_device: got 'gpu', expected a device such as 'cpu'",
     ),
-    ({"use_liger_kernel": True}, "use_liger_kernel=True has no effect with an environment"),
+    ({"use_liger_kernel": True}, "use_liger_kernel=True has no effect on episodes"),
     ({"vllm_mode": "server"}, "it acts with `rollout_engine='vllm'`"),
     ({**VLLM, "vllm_server_port": 1}, "it acts with `vllm_mode='server'`"),
 ]

@@ -20,6 +20,7 @@ from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.paths import fix_paths, fixed
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
+from agentic_trl.trainers.config.wrong_names import refuse_wrong_arguments
 from agentic_trl.trainers.hooks import EnvironmentHooks
 from agentic_trl.trainers.model.dropout import disable_dropout
 from agentic_trl.trainers.model.leftovers import take_over
@@ -40,6 +41,7 @@ from agentic_trl.trainers.user_code.missing import (
 from agentic_trl.trainers.user_code.own_copies import guarded
 from agentic_trl.trainers.user_code.reward_functions import checked, read_weights
 from agentic_trl.trainers.user_code.reward_functions import environment as environment_reward
+from agentic_trl.trainers.user_code.reward_models import name_reward_models, refuse_unreadable
 from agentic_trl.trainers.user_code.tasks import (
     columns_of,
     has_text_prompts,
@@ -100,11 +102,12 @@ class AgenticGRPOTrainer(EnvironmentHooks):
 
         Raises:
             ImportError: If the installed TRL is not supported.
-            TypeError: If the configuration is that of another kind of trainer.
+            TypeError: If the configuration is that of another kind of trainer, or an argument is unknown.
             ValueError: If a setting would have no effect, nothing scores the episodes, or there are too few tasks
                 for a batch.
         """
         require_supported_trl()
+        refuse_wrong_arguments(self, trl_arguments)
         model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
         args = args or AgenticGRPOConfig()
         require_kinds(self, args)
@@ -124,6 +127,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
             return
         check_environment_run(args)
         refuse_idle(args, model=model, train_dataset=train_dataset, eval_dataset=eval_dataset)
+        refuse_unreadable(model, reward_funcs, trl_arguments)
         self.describe(args)
         require_vllm(args, model)
         _refuse_other_rollouts(trl_arguments)
@@ -170,6 +174,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
     def _start_rollouts(self, specs: Any, *, keep_environments: bool) -> None:
         """Keep the reference, turn dropout off, so that what is scored is what was sampled, and set up the rollouts."""
         let_streams_show_anything()
+        name_reward_models(self)
         set_up_ranks(self)
         self.beta = self.args.beta
         if self.beta or self.args.token_weighting == "actfocus":

@@ -40,6 +40,7 @@ from agentic_trl.trainers.run.refill import refill
 from agentic_trl.trainers.run.resume_state import EpochSampler
 from agentic_trl.trainers.run.run_files import RunFiles
 from agentic_trl.trainers.run.success_threshold import ThresholdWatch
+from agentic_trl.trainers.run.tracker_faults import guard_trackers
 from agentic_trl.trainers.run.trajectories import write_traces, write_updates
 from agentic_trl.trainers.update.credit import find_flat, group_credit, refuse_unsound
 from agentic_trl.trainers.update.loss import (
@@ -100,6 +101,7 @@ class EnvironmentHooks(GRPOTrainer):
         self.signals = SignalWatch.of(self)
         self.threshold_watch = ThresholdWatch()
         self.ahead = ahead_of(self, manager)
+        guard_trackers(self)
         self.add_callback(RunFiles(self))
         set_up_console(self)
 

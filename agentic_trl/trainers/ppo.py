@@ -17,6 +17,7 @@ from agentic_trl.environments.single_turn import SingleTurn
 from agentic_trl.trainers.config.checks import refuse_idle
 from agentic_trl.trainers.config.host import Model
 from agentic_trl.trainers.config.ppo import AgenticPPOConfig, PPOConfig
+from agentic_trl.trainers.config.wrong_names import refuse_wrong_arguments
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer, require_kinds
 from agentic_trl.trainers.update.critic import (
     AdapterCritic,
@@ -62,6 +63,7 @@ class PPOTrainer(AgenticGRPOTrainer):
         Raises:
             ValueError: If there is no reward function, or no prompt, or the critic gives no value per position.
         """
+        refuse_wrong_arguments(self, arguments)
         args = args or PPOConfig()
         require_kinds(self, args, arguments.get("train_dataset"), arguments.get("eval_dataset"))
         _refuse_unfit(model, critic)

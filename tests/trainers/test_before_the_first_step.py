@@ -1,7 +1,7 @@
 """What would break at the first step, or at the first evaluation, works or is refused when the trainer is built.
 
 Mutations seen red: each check left out (the kind of the configuration, streams, packages, arguments of reward functions,
-the metric of the best model, the output of a critic, knobs beside an ``advantage_function``); a critic's logits not read; a critic
+the metric of the best model, the output of a critic, a critic by name, knobs beside an ``advantage_function``); a critic's logits not read; a critic
 left in ``eval``; a partial by position not taken apart; the number of held-out episodes not rounded to whole groups.
 """
 
@@ -307,6 +307,11 @@ def test_a_critic_that_takes_no_mask(tmp_path):
         build(
             tmp_path, trainer=AgenticPPOTrainer, args=ppo_args(tmp_path), critic=nn.Embedding(31, 1)
         )
+
+
+def test_a_critic_by_name(tmp_path):
+    with pytest.raises(TypeError, match=r"critic: got 'a/path', expected a module whose forward"):
+        build(tmp_path, trainer=AgenticPPOTrainer, args=ppo_args(tmp_path), critic="a/path")
 
 
 def classifier(kind, labels):

@@ -131,6 +131,15 @@ def test_a_reward_model_scores_the_text(tmp_path):
         assert one.score == pytest.approx(judge(input_ids=ids).logits.item(), abs=EXACT)
 
 
+@pytest.mark.parametrize("length", [{"max_steps": 16}, {"max_steps": -1, "num_train_epochs": 2}])
+def test_the_old_number_of_episodes_is_played(tmp_path, length):
+    """24 episodes of 12 prompts, 6 a rollout, 2 mini-batches and 2 updates: 24 / 6 x 2 x 2 = 16 steps, 24 / 12 = 2 epochs."""
+    batches = {"per_device_train_batch_size": 3, "steps_per_generation": 2, "num_iterations": 2}
+    trainer, kept = make(tmp_path, TEXTS, lambda completions, **_: [1.0] * 6, **length, **batches)
+    trainer.train()
+    assert (trainer.state.global_step, len(kept)) == (16, 24)
+
+
 def test_without_a_reward_it_refuses(tmp_path):
     with pytest.raises(ValueError, match="PPOTrainer got no `reward_funcs`"):
         make(tmp_path, TEXTS, None)

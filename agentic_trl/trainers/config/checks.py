@@ -145,7 +145,8 @@ def check_environment_run(config: GRPOConfig) -> None:
         problems.append(
             f"steps_per_generation={config.steps_per_generation} is not a multiple of "
             f"gradient_accumulation_steps={config.gradient_accumulation_steps}: the count that the "
-            "loss is divided by would not be known at the first backward. Make it a multiple."
+            "loss is divided by would not be known at the first backward. Set steps_per_generation to a multiple, "
+            f"{config.gradient_accumulation_steps} for one optimizer step a rollout."
         )
     problems += [*_engine_problems(config), *off_policy_problems(config)]
     problems += _missing_problems(config)

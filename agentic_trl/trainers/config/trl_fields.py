@@ -160,7 +160,7 @@ def refused_settings(args: GRPOConfig, fields: Iterable[dataclasses.Field[Any]])
         unset = value == default or (not value and (not default or default == "auto"))
         reason = _reason(args, field.name)
         if reason is not None and not unset:
-            sentences.append(f"{field.name}={value!r} has no effect with an environment: {reason}.")
+            sentences.append(f"{field.name}={value!r} has no effect on episodes: {reason}.")
     return sentences
 
 

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from agentic_trl.user_values import quoted
+
 
 def read_values(output: Any, ids: Tensor, critic: nn.Module) -> Float[Tensor, "row token"]:
     """Return the values in what a critic returned.
@@ -41,9 +43,14 @@ def refuse_no_values(critic: nn.Module) -> None:
             process, no memory yet) is believed.
 
     Raises:
-        TypeError: If it cannot be called with ids and a mask.
+        TypeError: If it is no module, or cannot be called with ids and a mask.
         ValueError: If what it returns is no value per position.
     """
+    if not isinstance(critic, nn.Module):
+        raise TypeError(
+            f"critic: got {quoted(critic)}, expected a module whose forward takes (input_ids, attention_mask). Load it with "
+            "AutoModelForTokenClassification.from_pretrained(path, num_labels=1), or leave it out."
+        )
     weights = list(critic.parameters())
     if any(one.is_meta or one.numel() == 0 for one in weights):
         return

@@ -86,9 +86,7 @@ def test_a_refused_field_is_named_with_what_to_do(tmp_path, name):
     args = make_args(tmp_path)
     assert refused_settings(args, FIELDS.values()) == []
     setattr(args, name, other_value(FIELDS[name]))
-    with pytest.raises(
-        ValueError, match=f"{name}=.*has no effect with an environment: .+"
-    ) as error:
+    with pytest.raises(ValueError, match=f"{name}=.*has no effect on episodes: .+") as error:
         check_environment_run(args)
     assert REFUSED[name] in str(error.value)
 

@@ -3,7 +3,8 @@
 Stand-ins for trackio and wandb record what they are given; the real packages are asked where they are installed.
 
 Mutations seen red: a span's reward of the turn before; no bound on the episodes; a fence that a message can end; control characters kept;
-calls of tools as text; an error of a tracker raised; the warning said at each step; episodes sent that are not logged.
+calls of tools as text; an error of a tracker raised; the warning said at each step; episodes sent that are not logged; an error
+of a callback or of TRL's timing raised; a tracker that cannot begin passed over; times sent outside of training.
 """
 
 import importlib.util
@@ -15,12 +16,16 @@ from types import SimpleNamespace
 
 import pytest
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
+from trl.extras.profiling import ProfilingContext
 
+from agentic_trl import AgenticGRPOTrainer
+from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.trainers.run import trackers
+from agentic_trl.trainers.run.tracker_faults import guard_trackers, guarded_profiling
 from agentic_trl.trainers.run.trackers import as_markdown, as_text, as_trace
 from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.types import StopReason, Trajectory, Turn
-from tests.tiny import make_trainer
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer
 
 pytestmark = pytest.mark.trainer
 
@@ -194,6 +199,58 @@ def test_a_tracker_that_fails_is_a_warning_once(tmp_path, monkeypatch, caplog, c
     assert "1 x episodes could not be sent to trackio" in capsys.readouterr().out
 
 
+def failing(*_, **__):
+    raise ConnectionError("the server is gone")
+
+
+def test_a_tracker_that_fails_in_training_is_a_warning(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(trackers, "import_module", lambda name: Module())
+    silent = bare(TrackioCallback)
+    type(silent).on_log = type(silent).on_train_end = failing
+    trainer = make_trainer(tmp_path, max_steps=3)
+    trainer.add_callback(silent)
+    guard_trackers(trainer)
+    trainer.train()
+    assert trainer.state.global_step == 3
+    said = [one.getMessage() for one in caplog.records if "A tracker" in one.getMessage()]
+    assert said == [
+        f"A tracker of report_to failed (TrackioCallback.{event}; ConnectionError: the server is gone); the run goes on."
+        for event in ("on_log", "on_train_end")
+    ]
+
+
+def test_a_tracker_that_cannot_begin_ends_the_run(tmp_path):
+    silent = bare(TrackioCallback)
+    type(silent).on_train_begin = failing
+    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer.add_callback(silent)
+    guard_trackers(trainer)
+    with pytest.raises(ConnectionError):
+        trainer.train()
+
+
+@pytest.mark.parametrize(("training", "calls"), [(True, 2), (False, 0)])
+def test_the_times_of_reward_functions_end_no_run(monkeypatch, caplog, training, calls):
+    """In training each is sent, and fails with a warning; outside of it there is no run that they could be sent to."""
+    met = []
+
+    def send(context, duration):
+        met.append(duration)
+        failing()
+
+    monkeypatch.setattr(ProfilingContext, "_log_metrics", send)
+    host = SimpleNamespace(is_in_train=training, repeated=RepeatedWarnings())
+    with guarded_profiling(host):
+        for _ in range(2):
+            with ProfilingContext(name="a", report_to=["trackio"]):
+                pass
+    assert ProfilingContext._log_metrics is send
+    said = [one.getMessage() for one in caplog.records if "A tracker" in one.getMessage()]
+    assert len(met) == calls
+    assert len(said) == (1 if training else 0)
+
+
 def test_the_writer_is_where_transformers_puts_it():
     assert "tb_writer" in inspect.signature(TensorBoardCallback.__init__).parameters
 
@@ -254,6 +311,28 @@ def test_trackio_shows_scalars_and_traces(tmp_path, monkeypatch):
     messages, metadata, spans = map(orjson.loads, traces[0])
     assert messages[0]["role"] == "system" or messages
     assert len(spans) == metadata["turns"]
+
+
+@needs("trackio")
+def test_held_out_tasks_are_played_before_and_after_a_run_that_trackio_follows(
+    tmp_path, monkeypatch, caplog
+):
+    from trackio import sqlite_storage, utils
+
+    monkeypatch.setattr(utils, "TRACKIO_DIR", tmp_path / "trackio")
+    monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "trackio")
+    given = {"report_to": ["trackio"], "project": "lake", "run_name": "one", "max_steps": 1}
+    trainer = AgenticGRPOTrainer(
+        make_model(),
+        make_args(tmp_path, **given),
+        environment=Countdown,
+        reward_funcs=lambda completions, **_: [1.0] * len(completions),
+        processing_class=make_tokenizer(),
+    )
+    assert "eval_return" in trainer.evaluate()
+    trainer.train()
+    assert "eval_return" in trainer.evaluate()
+    assert not [one for one in caplog.records if "A tracker" in one.getMessage()]
 
 
 @needs("wandb")
