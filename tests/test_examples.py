@@ -7,18 +7,26 @@ the game, and of its recipe, changed on the page alone; a README of 121 lines.
 import ast
 import json
 import os
+import runpy
 import subprocess
 import sys
 
 import pytest
 
-from examples.guess.game import Guess
+from agentic_trl.environments import registry
 from tests.paths import ROOT
 from tests.snippets import blocks
 
 EXAMPLES = ROOT / "examples"
 LONG = ("agent_frozen_lake.py", "agent_openai.py", "custom_method.py", "lora_single_gpu.py")
 """Examples that the slow lane runs."""
+
+
+@pytest.fixture
+def guess(monkeypatch):
+    """The environment of the first hour; its name is registered for one test alone."""
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    return runpy.run_path(str(EXAMPLES / "guess" / "game.py"))["Guess"]
 
 
 def code_lines(source):
@@ -111,11 +119,11 @@ def test_an_environment_takes_at_most_25_lines():
     assert len(code_lines(ast.get_source_segment(source, environment))) <= 25
 
 
-def test_the_guessing_game_is_won_by_halving_in_four_guesses():
+def test_the_guessing_game_is_won_by_halving_in_four_guesses(guess):
     """15 numbers: 8, then 4 or 12, then an even number, then an odd one."""
     needed = {}
     for seed in range(200):
-        env = Guess()
+        env = guess()
         env.reset(seed=seed)
         for turns in range(1, 6):
             observation, reward, over, _, info = env.step(env.oracle())
@@ -135,8 +143,8 @@ def test_the_guessing_game_is_won_by_halving_in_four_guesses():
     assert len(needed) == 15
 
 
-def test_the_guessing_game_answers_what_is_no_number():
-    env = Guess()
+def test_the_guessing_game_answers_what_is_no_number(guess):
+    env = guess()
     env.reset(seed=0)
     assert env.step("eight") == ("no number: eight", 0.0, False, False, {"invalid_action": True})
 

@@ -87,7 +87,8 @@ def test_import_loads_no_environment():
 def test_every_built_in_can_be_built():
     assert "FrozenLake-v1" in registered_envs()
     assert env_spec("FrozenLake-v1").max_turns == 12
-    for name in registered_envs():
+    assert set(BUILT_IN) <= set(registered_envs())
+    for name in BUILT_IN:
         spec = env_spec(name)
         assert spec.id == name
         assert spec.description

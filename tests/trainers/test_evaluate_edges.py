@@ -180,7 +180,7 @@ def test_a_model_made_in_memory_needs_a_tokenizer():
 
 def test_the_command_has_the_options_of_the_function(tmp_path):
     options = vars(parser().parse_args(["--environment", "x"]))
-    own = {"command", "output", "show"}
+    own = {"command", "output", "show", "json"}
     assert options.keys() - own == inspect.signature(evaluate).parameters.keys() - {"settings"}
     for name, parameter in inspect.signature(evaluate).parameters.items():
         if name in options and name not in ("model", "environment", "environment_kwargs"):

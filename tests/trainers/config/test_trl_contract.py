@@ -112,7 +112,8 @@ def test_fact_a_checkpoint_lies_in_its_folder_alone(tmp_path):
     trainer.train()
     trainer._get_output_dir = lambda trial: str(tmp_path / PARTIAL)
     GRPOTrainer._save_checkpoint(trainer, trainer.model, None)
-    assert sorted(os.listdir(tmp_path)) == ["README.md", PARTIAL]  # the model card is of the run
+    of_run = ["README.md", PARTIAL, "metrics.jsonl", "run.json"]  # the model card is, too
+    assert sorted(os.listdir(tmp_path)) == of_run
     assert os.listdir(tmp_path / PARTIAL) == ["checkpoint-1"]
 
 

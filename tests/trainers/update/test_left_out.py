@@ -113,7 +113,8 @@ def critic_credit(args, batch):
 def kept_bits(rows):
     """Everything of the rows but the numbers of their turns."""
     named = [{f.name: getattr(row, f.name) for f in dataclasses.fields(row)} for row in rows]
-    return [{k: v for k, v in one.items() if k != "turn_of_token"} for one in named]
+    numbered = {"turn_of_token", "first_turn"}
+    return [{k: v for k, v in one.items() if k not in numbered} for one in named]
 
 
 def assert_equal_bits(one, other):
