@@ -1,7 +1,7 @@
 """Runs as curves: which are one experiment, the same but for the seed, and their figures by optimizer step with intervals."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, TypeGuard
@@ -20,6 +20,12 @@ OWN = frozenset(
     }
 )
 """Fields of a configuration that differ between runs of one experiment: the seed, and where a run is kept."""
+
+TOLD = (
+    *("method", "environment", "model", "trainer", "world_size", "peft", "critic"),
+    *("reward_funcs", "advantage_function", "train_dataset", "eval_dataset"),
+)
+"""What ``run.json`` says of an experiment beside its configuration."""
 
 NO_FIGURES = frozenset({"step", "epoch"})
 """Names of a record that are no figures of the run."""
@@ -47,12 +53,24 @@ def experiment(facts: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         facts: What ``run.json`` says.
+
+    Returns:
+        A part of an object has the object's name before its own, as ``peft.r``.
     """
     args = facts.get("args")
     if not isinstance(args, dict) or not args:
         return {}
-    told = {name: facts.get(name) for name in ("method", "environment", "model", "trainer")}
-    return {name: str(value) for name, value in (told | args).items() if name not in OWN}
+    told = {name: facts.get(name) for name in TOLD} | args
+    return dict(pair for name in told if name not in OWN for pair in _parts(name, told[name]))
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """A value as text, an object as its parts."""
+    if not (isinstance(value, dict) and value):
+        yield name, str(value)
+        return
+    for part, one in value.items():
+        yield from _parts(f"{name}.{part}", one)
 
 
 def figures(log: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:

@@ -1,6 +1,6 @@
 """Curves of runs: which runs are one curve, its numbers by hand, what the files hold, and what is refused.
 
-Mutations seen red: the seed or the folder among what tells experiments; another knob not; what differs from another method in a name; runs without a configuration as one;
+Mutations seen red: the seed or the folder among what tells experiments; another knob not; each of what stands beside the configuration left out; what differs from another method in a name; runs without a configuration as one;
 steps that one run has; the normal quantile for Student's; the first figure of a step; ``null`` as a number; the band of
 the log left out; the file's date kept; text as outlines; the axis from the first step; held-out tasks not drawn; one
 format; the same seed twice let through; the tasks before training of an older run left out.
@@ -53,6 +53,32 @@ def test_runs_that_differ_in_the_seed_alone_are_one_curve(three):
     named = by_experiment([read_run(one) for one in three])
     assert list(named) == ["grpo, 3 seeds", str(three[3])]
     assert [one.folder for one in named["grpo, 3 seeds"]] == three[:3]
+
+
+OTHER = [
+    ("world_size", 1, 8),
+    ("peft", None, {"peft_type": "LORA", "r": 16}),
+    ("peft", {"peft_type": "LORA", "r": 8}, {"peft_type": "LORA", "r": 16}),
+    ("critic", "ValueModel", "an adapter on the policy"),
+    ("reward_funcs", [], ["length"]),
+    ("advantage_function", None, "mine"),
+    ("train_dataset", {"rows": 8, "fingerprint": "a"}, {"rows": 8, "fingerprint": "b"}),
+    ("eval_dataset", {"rows": 8, "fingerprint": "a"}, {"rows": 9, "fingerprint": "a"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "two"), OTHER, ids=[f"{n}-{i}" for i, (n, *_) in enumerate(OTHER)]
+)
+def test_what_stands_beside_the_configuration_tells_experiments(name, one, two, tmp_path):
+    runs = [
+        read_run(write(tmp_path / f"{i}{seed}", [held_out(0, 0.5)], seed=seed, **{name: value}))
+        for i, value in enumerate((one, two))
+        for seed in (0, 1)
+    ]
+    groups = by_experiment(runs)
+    assert [len(group) for group in groups.values()] == [2, 2]
+    assert all(name in label for label in groups)
 
 
 def test_experiments_are_told_by_what_differs(tmp_path):

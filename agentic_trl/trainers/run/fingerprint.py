@@ -169,13 +169,21 @@ def _rows_of(dataset: Any) -> str:
     """Describe a data set by its columns, its length and the rows that are read."""
     if not hasattr(dataset, "__len__"):
         return type(dataset).__name__
+    return f"{len(dataset)} rows of {dataset.column_names} {hash_of_rows(dataset)}"
+
+
+def hash_of_rows(dataset: Any) -> str:
+    """Return a text that is equal for data sets of the same rows in the same order.
+
+    Args:
+        dataset: A data set with a length; at most ``ROWS`` of its rows are read.
+    """
     count = len(dataset)
     places = (
         sorted({index * count // ROWS for index in range(ROWS)}) if count > ROWS else range(count)
     )
     rows = [dataset[place] for place in places]
-    text = json.dumps(rows, sort_keys=True, default=lambda one: type(one).__name__)
-    return f"{count} rows of {dataset.column_names} {_hash(text)}"
+    return _hash(json.dumps(rows, sort_keys=True, default=lambda one: type(one).__name__))
 
 
 def _short(text: str) -> str:

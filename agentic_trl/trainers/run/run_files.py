@@ -28,7 +28,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from agentic_trl.run_folder import FACTS, LOG, read_facts
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.run.fingerprint import describe
+from agentic_trl.trainers.run.fingerprint import describe, hash_of_rows
 from agentic_trl.trainers.run.json_lines import write_whole, written
 from agentic_trl.trainers.run.model_card import package_version
 
@@ -99,7 +99,7 @@ def log_line(record: Mapping[str, Any]) -> str:
 def _first_lines(path: Path) -> Iterator[str]:
     """The lines of an earlier start that were logged before the first optimizer step."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
             if json.loads(line)["step"] == 0:
                 yield line
@@ -131,6 +131,12 @@ def facts_of(trainer: Host) -> dict[str, Any]:
         "method": str(trainer.args.method),
         "environment": ", ".join(str(spec.id) for spec in specs.values()) or None,
         "model": _name_of(trainer),
+        "peft": _peft_of(trainer),
+        "critic": _critic_of(trainer),
+        "reward_funcs": trainer.reward_func_names[1:],  # the first is the environment's score
+        "advantage_function": _called(trainer.advantage_function),
+        "train_dataset": _rows_of(trainer.train_dataset),
+        "eval_dataset": _rows_of(trainer.eval_dataset),
         "seed": trainer.args.seed,
         "world_size": trainer.accelerator.num_processes,
         "max_steps": trainer.state.max_steps,
@@ -144,6 +150,44 @@ def _name_of(trainer: Host) -> str:
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return str(getattr(inner.config, "_name_or_path", "") or type(inner).__name__)
+
+
+def _peft_of(trainer: Host) -> dict[str, Any] | None:
+    """The configuration of the policy's adapter, its kind first, without paths; ``None`` where all weights are trained."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    configs = getattr(model, "peft_config", None)
+    if not configs:
+        return None
+    fields = configs.get("default", next(iter(configs.values()))).to_dict()
+    shown = {name: _shown(name, fields[name]) for name in sorted(fields) if "path" not in name}
+    return {"peft_type": shown.pop("peft_type", None), **shown}
+
+
+def _critic_of(trainer: Host) -> str | None:
+    """The class of a critic's model, and the name or path that it was loaded from."""
+    if not trainer.HAS_CRITIC:
+        return None
+    model = getattr(trainer.critic, "model", None)
+    if model is None:
+        return "an adapter on the policy"
+    return describe(trainer.accelerator.unwrap_model(model)).strip()
+
+
+def _called(function: Any) -> str | None:
+    """The name of a function, or of the class of what is called like one."""
+    if function is None:
+        return None
+    function = getattr(function, "func", function)  # of a partial
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _rows_of(dataset: Any) -> dict[str, Any] | None:
+    """The number of rows of a data set and a hash of them; of several by name those of each."""
+    if isinstance(dataset, dict):
+        return {str(name): _rows_of(one) for name, one in dataset.items()}
+    if dataset is None:
+        return None
+    return {"rows": len(dataset), "fingerprint": hash_of_rows(dataset)}
 
 
 def _shown(name: str, value: Any) -> Any:

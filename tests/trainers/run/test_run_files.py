@@ -1,19 +1,28 @@
 """``run.json`` and ``metrics.jsonl``: what is in them, when it is written, and what a resumed run makes of them.
 
 Mutations seen red: the checkpoint's log left out; an evaluation at the start written twice; evaluations before training forgotten; a new
-time of the start; secrets shown; 0 in the place of what is not finite.
+time of the start; secrets shown; 0 in the place of what is not finite; the
+environment's score among the reward functions; data sets by name not looked into; a partial's own class; an adapter's paths; a critic that is no adapter as one.
 """
 
 import json
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 
 import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from torch import nn
 from transformers import TrainerCallback
 
 from agentic_trl.run_folder import read_facts, read_log
+from agentic_trl.trainers.config.ppo import AgenticPPOConfig
+from agentic_trl.trainers.grpo import AgenticGRPOTrainer
+from agentic_trl.trainers.ppo import AgenticPPOTrainer
 from agentic_trl.trainers.run.run_files import facts_of
-from tests.tiny import Countdown, make_trainer
+from tests.tiny import Countdown, make_args, make_model, make_tokenizer, make_trainer
 from tests.trainers.update.ppo_tools import make_ppo
 
 pytestmark = pytest.mark.trainer
@@ -155,6 +164,67 @@ def test_what_the_run_is(tmp_path):
     assert args["lr_scheduler_type"] == "constant"
     assert args["output_dir"] == str(tmp_path)
     assert args["hub_token"] is None
+
+
+def returns(table):
+    return table.score[table.trajectory]
+
+
+def longer(completions, **columns):
+    return [float(len(one)) for one in completions]
+
+
+def test_what_a_plain_run_says_of_its_parts(tmp_path):
+    facts = json.loads(json.dumps(facts_of(make_trainer(tmp_path))))
+    parts = ("peft", "critic", "reward_funcs", "advantage_function")
+    assert {name: facts[name] for name in parts} == dict.fromkeys(parts) | {"reward_funcs": []}
+    assert [facts[f"{name}_dataset"]["rows"] for name in ("train", "eval")] == [16, 4]
+    again = facts_of(make_trainer(tmp_path, seed=7))
+    fewer = facts_of(make_trainer(tmp_path, num_train_tasks=15))
+    assert again["train_dataset"] == facts["train_dataset"]
+    assert again["eval_dataset"] == facts["eval_dataset"] == fewer["eval_dataset"]
+    assert fewer["train_dataset"]["fingerprint"] != facts["train_dataset"]["fingerprint"]
+
+
+def test_what_a_run_with_parts_of_its_own_says(tmp_path):
+    trainer = AgenticGRPOTrainer(
+        make_model(),
+        make_args(tmp_path, given=["eval"]),
+        environment=Countdown,
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=4, target_modules=["v_proj", "q_proj"]),
+        advantage_function=partial(returns),
+        reward_funcs=[longer],
+        eval_dataset={"hard": Dataset.from_list([{"seed": 5}, {"seed": 6}])},
+    )
+    facts = json.loads(json.dumps(facts_of(trainer)))
+    assert next(iter(facts["peft"].items())) == ("peft_type", "LORA")
+    assert facts["peft"]["r"] == 4
+    assert facts["peft"]["target_modules"] == ["q_proj", "v_proj"]
+    assert not [name for name in facts["peft"] if "path" in name]
+    assert facts["advantage_function"] == "returns"
+    assert facts["reward_funcs"] == ["longer"]
+    assert facts["eval_dataset"]["hard"]["rows"] == 2
+
+
+def test_what_a_run_says_of_its_critic(tmp_path):
+    own = facts_of(make_ppo(tmp_path))["critic"]
+    adapter = facts_of(make_ppo(tmp_path, peft=True))["critic"]
+    args = AgenticPPOConfig(str(tmp_path), use_cpu=True, bf16=False)
+    given = AgenticPPOTrainer(
+        make_model(), args, environment=Countdown, processing_class=make_tokenizer(), critic=Flat()
+    )
+    told = [own, adapter, facts_of(given)["critic"]]
+    assert [one.rpartition(":")[2].split()[0] for one in told] == ["ValueModel", "an", "Flat"]
+
+
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.height = nn.Parameter(torch.zeros(()))
+
+    def forward(self, input_ids, attention_mask, **more):
+        return self.height.expand(input_ids.shape)
 
 
 def test_a_resumed_run_keeps_when_it_started(tmp_path):
