@@ -60,7 +60,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     """
     path = folder / LOG
     if path.is_file():
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
         return [record for line in lines if (record := _object(line))]
     written = _json(folder / "metrics.json")
     before = {f"eval_{name}": value for name, value in (written.get("before") or {}).items()}

@@ -2,10 +2,12 @@
 
 Mutations seen red: ``is_for_users`` true of every error; ``prepare_file`` without ``mkdir``, and leaving its file behind; the
 id behind ``module:`` not looked up; entry points not read; the name of a recipe taken as a path only; words that no
-command takes passed over; ``YAMLError`` not caught; ``resume_point`` giving what it got; a folder left out of the wheel.
+command takes passed over; ``YAMLError`` not caught; ``resume_point`` giving what it got; a folder left out of the wheel; tasks split at the
+separators in their texts.
 """
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import yaml
 from agentic_trl import tiny_policy
 from agentic_trl.__main__ import main
 from agentic_trl.command_line import TRACEBACK, is_for_users, recipe_names, recipe_path
+from agentic_trl.commands import evaluate
 from agentic_trl.environments import registry
 from agentic_trl.environments.registry import env_spec, registered_envs, resolve_environment
 from agentic_trl.error_kinds import BrokenEnvironmentsError, FolderInUseError
@@ -384,3 +387,11 @@ def test_nothing_but_a_line_is_said_by_a_process(tmp_path):
     )
     assert done.returncode == 2
     is_a_line(done.stderr, "error")
+
+
+def test_a_task_may_hold_separators_in_its_text(tmp_path):
+    task = {"seed": 1, "question": "a\u2028b\u0085c"}
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(json.dumps(task, ensure_ascii=False) + "\n\n", encoding="utf-8")
+    given = evaluate.parser().parse_args(["--environment", "E", "--tasks", str(path)])
+    assert given.tasks == [task]

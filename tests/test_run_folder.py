@@ -1,7 +1,8 @@
 """The folder of a run as commands read it: what is missing, broken, cut or foreign.
 
 Mutations seen red: files in the order of their names; checkpoints likewise; a cut line, text that is none, or nesting that is too deep
-not caught; a name that only holds the pattern; a list taken for facts; a folder taken for a file.
+not caught; a name that only holds the pattern; a list taken for facts; a folder taken for a file; separators inside a text as
+ends of lines.
 """
 
 import json
@@ -33,6 +34,12 @@ def test_an_empty_folder_has_nothing(tmp_path):
     assert read_log(tmp_path) == []
     assert episode_files(tmp_path) == []
     assert update_files(tmp_path) == []
+
+
+def test_a_line_ends_where_a_file_says_so_and_not_in_a_text(tmp_path):
+    record = {"step": 1, "note": "a\u2028b\u0085c\x1dd"}
+    write(tmp_path / "metrics.jsonl", json.dumps(record, ensure_ascii=False) + "\n")
+    assert read_log(tmp_path) == [record]
 
 
 def test_so_has_one_that_is_not_there(tmp_path):

@@ -12,7 +12,7 @@ from agentic_trl.experiments import Figures, experiment, figures
 from agentic_trl.run_folder import LOG, read_facts, read_log
 
 _LABELLED = 3
-"""Most fields that the name of a curve tells."""
+"""Fields that the name of a curve tells at first; more only where they tell it from another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +74,13 @@ def by_experiment(runs: Sequence[Run]) -> dict[str, list[Run]]:
     for group in alike:
         _refuse_same_seed(group)
     names = [_name(group, alike) for group in alike]
+    names = [
+        name if names.count(name) == 1 else f"{name}, {group[0].folder}"
+        for name, group in zip(names, alike, strict=True)
+    ]
     if len(set(names)) < len(names):
         raise ValueError(
-            f"The runs are named {', '.join(names)}, expected a name for each: {', '.join(str(one.folder) for one in runs)} "
-            "hold a folder twice. Give each once."
+            f"{', '.join(str(one.folder) for one in runs)} hold a folder twice, expected each once. Leave one out."
         )
     return dict(zip(names, alike, strict=True))
 
@@ -127,5 +130,10 @@ def _name(runs: Sequence[Run], all_runs: Sequence[Sequence[Run]]) -> str:
     own, everyone = runs[0].experiment, [one[0].experiment for one in all_runs]
     others = [one for one in everyone if one.get("method") == own["method"]]
     differing = [name for name in own if any(one.get(name) != own[name] for one in others)]
-    told = [f"{name}={own[name]}" for name in differing[:_LABELLED]]
+    told: list[str] = []
+    for name in differing:
+        alike = [one for one in others if one.get(name) == own[name]]
+        if len(alike) < len(others) or len(told) < _LABELLED:
+            told.append(f"{name}={own[name]}")
+        others = alike
     return ", ".join([own["method"], *told, f"{len(runs)} seeds"])

@@ -112,7 +112,7 @@ def _rows(path: str) -> list[dict[str, Any]]:
         argparse.ArgumentTypeError: If it cannot be read, or a line is no object.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
         rows = [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         raise argparse.ArgumentTypeError(f"{path} cannot be read as JSON lines: {error}") from error

@@ -107,7 +107,7 @@ def draw(runs: Sequence[Run], paths: Sequence[Path], *, metrics: Sequence[str] =
     )
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for axis, (name, lines) in zip(grid, panels, strict=False):
-        axis.set(xlabel="optimizer step", title=TITLES.get(name, name))
+        axis.set(xlabel="optimizer step", title=_plain(TITLES.get(name, name)))
         for line in lines:
             _draw_line(axis, *line)
         axis.set_xlim(left=0)
@@ -134,12 +134,17 @@ def _panel(name: str, named: Mapping[str, Sequence[Run]]) -> tuple[str, list[Any
     if name.startswith("eval_"):
         kinds = [(name, False)]
     lines = [
-        (number, f"{label}{', training' if training else ', held-out'}", training, found)
+        (number, _plain(f"{label}{', training' if training else ', held-out'}"), training, found)
         for number, (label, runs) in enumerate(named.items())
         for logged, training in kinds
         if (found := curve([one.figures for one in runs], logged))
     ]
     return (name, lines) if lines else None
+
+
+def _plain(label: str) -> str:
+    """A label that matplotlib shows as it is: no formula between dollars, and none that it hides for its first character."""
+    return ("\u200b" if label.startswith("_") else "") + label.replace("$", r"\$")
 
 
 def _draw_line(axis: Any, number: int, label: str, training: bool, found: Any) -> None:

@@ -65,8 +65,10 @@ class Updates:
         """Lines that cannot be read."""
         self._said: dict[tuple[int, int, int], dict[int, Said]] = defaultdict(dict)
         for file in run.updates:
-            lines = file.path.read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = file.path.read_text(encoding="utf-8", errors="replace").split("\n")
             for number, text in enumerate(lines, start=1):
+                if not text:
+                    continue
                 try:
                     key, turns = _read(text, file.rank)
                 except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -2,7 +2,7 @@
 
 Mutations seen red: the seed or the folder among what tells experiments; another knob not; each of what stands beside the configuration left out; what differs from another method in a name; runs without a configuration as one;
 steps that one run has; the normal quantile for Student's; the first figure of a step; ``null`` as a number; the band of
-the log left out; the file's date kept; text as outlines; the axis from the first step; held-out tasks not drawn; one
+the log left out; three fields of a name and no more; the same name twice; dollars as they are; a label's first `_`; the file's date kept; text as outlines; the axis from the first step; held-out tasks not drawn; one
 format; the same seed twice let through; the tasks before training of an older run left out.
 """
 
@@ -100,6 +100,60 @@ def test_experiments_are_told_by_what_differs(tmp_path):
         "grpo, learning_rate=2.0, 2 seeds",
         "ppo, 2 seeds",
     ]
+
+
+def experiment_of(folder, args):
+    return [
+        read_run(write(folder / str(seed), [held_out(0, 0.5)], seed=seed, args=args))
+        for seed in (0, 1)
+    ]
+
+
+def test_a_name_tells_as_many_fields_as_it_takes(tmp_path):
+    first, second = (
+        {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1},
+        {"a": 2, "b": 2, "c": 2, "d": 2, "e": 2},
+    )
+    runs = [
+        *experiment_of(tmp_path / "one", first),
+        *experiment_of(tmp_path / "two", second),
+        *experiment_of(tmp_path / "three", first | {"e": 3}),
+    ]
+    assert list(by_experiment(runs)) == [
+        "grpo, a=1, b=1, c=1, e=1, 2 seeds",
+        "grpo, a=2, b=2, c=2, 2 seeds",
+        "grpo, a=1, b=1, c=1, e=3, 2 seeds",
+    ]
+
+
+def test_names_that_are_the_same_have_a_folder(tmp_path):
+    one, two = (
+        experiment_of(tmp_path / "one", {"a": 1, "b": 2}),
+        experiment_of(tmp_path / "two", {"a": 1}),
+    )
+    three = experiment_of(tmp_path / "three", {"c": 1})
+    assert list(by_experiment([*one, *two, *three])) == [
+        "grpo, a=1, b=2, 2 seeds",
+        "grpo, a=1, 2 seeds",
+        "grpo, c=1, 2 seeds",
+    ]
+    single = Run(folder=Path("grpo, c=1, 2 seeds"), facts={}, log=one[0].log)
+    assert list(by_experiment([*one, *three, single]))[1:] == [
+        f"grpo, c=1, 2 seeds, {three[0].folder}",
+        "grpo, c=1, 2 seeds, grpo, c=1, 2 seeds",
+    ]
+
+
+def test_names_of_folders_are_no_formulas_and_are_in_the_legend(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = ["cost $1_{ vs $2", "_hidden"]
+    for name in names:
+        write(Path(name), [held_out(0, 0.5, **{"eval_$x_{": 1.0, "eval_y$": 2.0})])
+    chosen = ["--metrics", "success_rate", "$x_{", "y$"]
+    assert main(["plot", *names, *chosen]) == 0
+    capsys.readouterr()
+    texts = [text.lstrip("\u200b") for text in svg("curves.svg")]
+    assert {f"{name}, held-out" for name in names} | {"$x_{", "y$"} <= set(texts)
 
 
 def test_the_mean_and_its_interval_by_hand(three):

@@ -1,192 +1,212 @@
-"""The summary of a run that has ended: what came of it, where its files are, and the commands to type next.
+"""What a run is and what it logs, as files in its output folder: ``run.json`` and ``metrics.jsonl``.
 
-It speaks of what is there alone: evaluations that were made, and files that this run has written.
+Contract:
+
+- The first rank writes both, whatever ``log_trajectories`` says. ``run.json`` appears when training begins, and a resumed run keeps when
+  it was first ``started``.
+- ``metrics.jsonl`` has a line for each record of the Trainer's log: its ``step``, then the names in their order, as the log has them. What is
+  logged before training, such as an evaluation, is kept and stands in front of it at step 0; what is logged after it is added.
+- A resumed run writes the file anew when training begins: what it has from before the first step, then what its checkpoint's log has. A new
+  run finds none, since those of an earlier one were put aside (``output_folder.put_aside``).
+- Values of tokens and of what an environment calls secret (``secret_arguments``) are not written, nor those of dictionaries whose key says
+  password, secret, token or API key, nor what stands before the ``@`` of an address.
+- Where a file cannot be written, as on a full disk, the run ends; see ``json_lines``.
 """
 
-import math
-import os
+import dataclasses
+import json
+import platform
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean
+from typing import Any
 
-from agentic_trl.run_folder import EPISODES, LOG
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from agentic_trl.run_folder import FACTS, LOG, read_facts
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.config.progress import calls_per_generation
-from agentic_trl.trainers.run.console_lines import number_of
-from agentic_trl.trainers.run.next_commands import next_commands
-from agentic_trl.trainers.run.output_folder import WEIGHTS
-from agentic_trl.user_values import shown_text
+from agentic_trl.trainers.run.fingerprint import describe, hash_of_rows
+from agentic_trl.trainers.run.json_lines import write_whole, written
+from agentic_trl.trainers.run.model_card import package_version
 
-FEW = 5
-"""Logged steps at either end of training that are averaged where no evaluation was made."""
+HIDDEN = "..."
+"""What stands for a value that is not shown."""
 
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""Name of a checkpoint's folder; callbacks of the user's may write others beside them."""
+SECRET = re.compile(
+    r"(^|.*[_\-])(api[_\-]?key|token|secret|password|passwd|authorization|cookie)s?", re.IGNORECASE
+)
+"""Keys whose texts and objects are not shown; numbers are."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """An evaluation."""
-
-    prefix: str
-    """Prefix of its names in the log, without the ``_``."""
-    step: int
-    """Optimizer steps of the training; 0 before it."""
-    figure: float
-    """Share of successes, or with prompts the mean reward."""
+USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""What an address says about who asks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """What is known of a training besides what its trainer says."""
+class RunFiles(TrainerCallback):
+    """Writes both files of a run; a trainer with an environment has one."""
 
-    seconds: float
-    """Time that it took."""
-    evaluating: float
-    """That of the evaluations in it."""
-    since: float
-    """When it began, seconds since 1970."""
-    steps_before: int = 0
-    """Optimizer steps that a resumed run had taken when it began; their checkpoints are its own, as newer ones are."""
-    tokens_before: float = 0
-    """Tokens that the trainer had sampled by then."""
-    text: bool
-    """Whether episodes are prompts."""
-    evaluations: Sequence[Evaluated]
-    """Those before, in and behind it, in their order."""
-
-    def wrote(self, checkpoint: Path) -> bool:
-        """Return whether a folder is a checkpoint of this run.
+    def __init__(self, trainer: Host) -> None:
+        """Take the trainer.
 
         Args:
-            checkpoint: The folder.
+            trainer: A trainer with an environment.
         """
-        name = CHECKPOINT.fullmatch(checkpoint.name)
-        if name is None or not checkpoint.is_dir():
-            return False
-        return int(name[1]) <= self.steps_before or _is_new(checkpoint, self.since)
+        self._trainer = trainer
+        self._before: list[str] = []
+        self._path: Path | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Write what the run is, and what it has logged so far."""
+        if not state.is_world_process_zero:
+            return
+        folder = Path(str(args.output_dir))
+        self._path = folder / LOG
+        logged = [log_line(record) for record in state.log_history]
+        first = [line for line in _first_lines(self._path) if line not in logged] or self._before
+        write_whole(self._path, [*first, *logged])
+        self._before = []
+        facts = facts_of(self._trainer)
+        facts["started"] = read_facts(folder).get("started") or facts["started"]
+        write_whole(folder / FACTS, [written(facts, indent=2)])
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
+    ) -> None:
+        """Add the newest record of the log."""
+        if not state.is_world_process_zero:
+            return
+        line = log_line(state.log_history[-1])
+        if self._path is None:
+            self._before.append(line)
+            return
+        with self._path.open("a", encoding="ascii", newline="\n") as file:
+            file.write(line + "\n")
 
 
-def summary_lines(trainer: Host, training: Training) -> Iterator[str]:
-    """Yield the lines of the summary.
+def log_line(record: Mapping[str, Any]) -> str:
+    """Return a record of the log as a line: its step, then the names in their order.
 
     Args:
-        trainer: The trainer, whose training has ended.
-        training: What else is known.
+        record: Names and figures, ``step`` among them.
     """
-    folder = Path(trainer.args.output_dir)
-    model = _model(folder, training)
-    rows: list[tuple[str, str]] = []
-    for prefix in dict.fromkeys(one.prefix for one in training.evaluations):
-        mine = [one for one in training.evaluations if one.prefix == prefix]
-        label = "held-out" if prefix == "eval" else prefix.removeprefix("eval_")
-        rows.append((label, _outcome(mine, folder, training)))
-    if not any(one.step for one in training.evaluations):
-        rows += [("in training", what) for what in _in_training(trainer, text=training.text)]
-    rows += _files(trainer, model)
-    rows += [("not shown", f"{count} x {cause}") for cause, count in _held_back(trainer)]
-    typed = next_commands(
-        trainer, folder=_typed(folder), model=None if model is None else _typed(model)
-    )
-    rows += [("" if number else "next", one) for number, one in enumerate(typed)]
-    yield ""
-    yield _done(trainer, training)
-    yield from (f"  {shown_text(label):12} {shown_text(what)}" for label, what in rows)
+    return written({"step": record["step"], **{name: record[name] for name in sorted(record)}})
 
 
-def _done(trainer: Host, training: Training) -> str:
-    """Say how much was done, and what took the time; of a resumed run, since it was."""
-    steps, before = int(trainer.state.global_step), training.steps_before
-    generations = _generations(trainer, steps) - _generations(trainer, before)
-    episodes = generations * int(trainer.args.generation_batch_size)
-    tokens = trainer._total_train_tokens - training.tokens_before
-    taken = f"{steps - before} of {steps} steps here" if before else f"{steps} steps"
-    whole = max(training.seconds, 1e-9)
-    playing = "waiting for rollouts" if trainer.args.max_staleness else "rollouts"
-    shares = {playing: trainer.rollout_seconds / whole, "evaluation": training.evaluating / whole}
-    shares["update and the rest"] = max(1 - sum(shares.values()), 0.0)
-    told = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share)
-    return (
-        f"{taken}, {episodes:,} episodes, {tokens:,.0f} sampled tokens; "
-        f"{training.seconds:.0f} s: {told}"
-    )
+def _first_lines(path: Path) -> Iterator[str]:
+    """The lines of an earlier start that were logged before the first optimizer step."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.split("\n"):
+        try:
+            if json.loads(line)["step"] == 0:
+                yield line
+        except (ValueError, TypeError, KeyError):
+            continue
 
 
-def _generations(trainer: Host, steps: int) -> int:
-    """Return the generation batches that so many optimizer steps take."""
-    calls = steps * trainer.args.gradient_accumulation_steps
-    return math.ceil(calls / calls_per_generation(trainer))
+def facts_of(trainer: Host) -> dict[str, Any]:
+    """Return what a run is, as plain values.
 
-
-def _outcome(evaluations: Sequence[Evaluated], folder: Path, training: Training) -> str:
-    """Say what evaluations showed: before, after, and the best if there were several."""
-    name = "reward" if training.text else "success"
-    before = [one for one in evaluations if not one.step]
-    after = [one for one in evaluations if one.step]
-    told = [f"{before[-1].figure:.2f} before"] if before else []
-    if after:
-        told.append(f"{after[-1].figure:.2f} after step {after[-1].step}")
-    else:
-        told.append("not played since (trainer.evaluate())")
-    if len(after) > 1:
-        best = max(after, key=lambda one: one.figure)
-        kept = folder / f"checkpoint-{best.step}"
-        where = kept.name if training.wrote(kept) else "no checkpoint of it"
-        told.append(f"best {best.figure:.2f} after step {best.step} ({where})")
-    return f"{name} {', '.join(told)}"
-
-
-def _in_training(trainer: Host, *, text: bool) -> Iterator[str]:
-    """Say what the episodes of training showed at its beginning and its end."""
-    name, label = ("return", "reward") if text else ("success_rate", "success")
-    seen = [v for one in trainer.state.log_history if (v := number_of(one, name)) is not None]
-    if len(seen) >= 2 * FEW:
-        first, last = fmean(seen[:FEW]), fmean(seen[-FEW:])
-        yield f"{label} {first:.2f} in the first {FEW} logged steps, {last:.2f} in the last {FEW}"
-
-
-def _files(trainer: Host, model: Path | None) -> Iterator[tuple[str, str]]:
-    """Yield what was written, and where."""
-    folder = Path(trainer.args.output_dir)
-    yield "model", "not saved" if model is None else _typed(model)
-    best = trainer.state.best_model_checkpoint
-    if trainer.args.load_best_model_at_end and best:
-        yield (
-            "weights",
-            f"the trainer has those of {Path(best).name} again (load_best_model_at_end)",
-        )
-    count = len(list((folder / EPISODES).glob("*.jsonl")))  # those of an earlier run were put aside
-    if count:
-        yield "episodes", f"{_typed(folder / EPISODES)} ({count} file{'s' * (count > 1)})"
-    if (folder / LOG).is_file():
-        yield "log", _typed(folder / LOG)
-
-
-def _model(folder: Path, training: Training) -> Path | None:
-    """Return the folder that has the weights: the run's own, or its newest checkpoint; ``None`` if none were saved."""
-    if any(_is_new(path, training.since) for pattern in WEIGHTS for path in folder.glob(pattern)):
-        return folder
-    there = [path for path in folder.glob("checkpoint-*") if training.wrote(path)]
-    return max(there, key=lambda one: int(one.name.rpartition("-")[2]), default=None)
-
-
-def _is_new(path: Path, since: float) -> bool:
-    return path.exists() and path.stat().st_mtime >= since
-
-
-def _typed(path: Path) -> str:
-    """Return a path as it is typed in the current folder."""
-    here = Path.cwd()
-    return os.path.relpath(path, here) if path.is_relative_to(here) else str(path)
-
-
-def _held_back(trainer: Host) -> list[tuple[str, int]]:
-    """Return the causes of warnings that were not said again, and how often."""
-    signals = {name: count for name, count in trainer.signals.held_back.items() if count}
-    named = {
-        f"signal/{name} is 0" if name != "drift" else "sampling/logprob_difference is large": count
-        for name, count in signals.items()
+    Args:
+        trainer: A trainer with an environment, when training begins.
+    """
+    assert trainer.rollouts is not None
+    specs = trainer.rollouts.specs
+    shown = {name: _plain(spec.shown_kwargs) for name, spec in specs.items()}
+    args = {
+        field.name: _shown(field.name, getattr(trainer.args, field.name))
+        for field in dataclasses.fields(trainer.args)
+        if field.init
     }
-    return sorted({**trainer.repeated.held_back(), **named}.items())
+    if args.get("environment_kwargs") is not None:
+        args["environment_kwargs"] = shown if len(shown) > 1 else next(iter(shown.values()))
+    return {
+        "agentic_trl": package_version(),
+        **{name: version(name) for name in ("trl", "transformers", "torch")},
+        "python": platform.python_version(),
+        "trainer": type(trainer).__name__,
+        "method": str(trainer.args.method),
+        "environment": ", ".join(str(spec.id) for spec in specs.values()) or None,
+        "model": _name_of(trainer),
+        "peft": _peft_of(trainer),
+        "critic": _critic_of(trainer),
+        "reward_funcs": trainer.reward_func_names[1:],  # the first is the environment's score
+        "advantage_function": _called(trainer.advantage_function),
+        "train_dataset": _rows_of(trainer.train_dataset),
+        "eval_dataset": _rows_of(trainer.eval_dataset),
+        "seed": trainer.args.seed,
+        "world_size": trainer.accelerator.num_processes,
+        "max_steps": trainer.state.max_steps,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "args": args,
+    }
+
+
+def _name_of(trainer: Host) -> str:
+    """The name or path that a model was loaded from, or its class."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return str(getattr(inner.config, "_name_or_path", "") or type(inner).__name__)
+
+
+def _peft_of(trainer: Host) -> dict[str, Any] | None:
+    """The configuration of the policy's adapter, its kind first, without paths; ``None`` where all weights are trained."""
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    configs = getattr(model, "peft_config", None)
+    if not configs:
+        return None
+    fields = configs.get("default", next(iter(configs.values()))).to_dict()
+    shown = {name: _shown(name, fields[name]) for name in sorted(fields) if "path" not in name}
+    return {"peft_type": shown.pop("peft_type", None), **shown}
+
+
+def _critic_of(trainer: Host) -> str | None:
+    """The class of a critic's model, and the name or path that it was loaded from."""
+    if not trainer.HAS_CRITIC:
+        return None
+    model = getattr(trainer.critic, "model", None)
+    if model is None:
+        return "an adapter on the policy"
+    return describe(trainer.accelerator.unwrap_model(model)).strip()
+
+
+def _called(function: Any) -> str | None:
+    """The name of a function, or of the class of what is called like one."""
+    if function is None:
+        return None
+    function = getattr(function, "func", function)  # of a partial
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+def _rows_of(dataset: Any) -> dict[str, Any] | None:
+    """The number of rows of a data set and a hash of them; of several by name those of each."""
+    if isinstance(dataset, dict):
+        return {str(name): _rows_of(one) for name, one in dataset.items()}
+    if dataset is None:
+        return None
+    return {"rows": len(dataset), "fingerprint": hash_of_rows(dataset)}
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A value with a name, or what stands for it if the name says that it is a secret."""
+    plain = _plain(value)
+    hidden = SECRET.fullmatch(name) and not isinstance(plain, bool | int | float | None)
+    return HIDDEN if hidden else plain
+
+
+def _plain(value: Any) -> Any:
+    """A value of a configuration as JSON has it; objects are described."""
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, Mapping):
+        return {str(key): _shown(str(key), one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        parts = [_plain(one) for one in value]
+        return sorted(parts, key=str) if isinstance(value, set | frozenset) else parts
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else describe(value)
+    return USER.sub(HIDDEN, text).encode("utf-8", "replace").decode("utf-8")
