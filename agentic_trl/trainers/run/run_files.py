@@ -6,8 +6,8 @@ Contract:
   it was first ``started``.
 - ``metrics.jsonl`` has a line for each record of the Trainer's log: its ``step``, then the names in their order, as the log has them. What is
   logged before training, such as an evaluation, is kept and stands in front of it at step 0; what is logged after it is added.
-- A resumed run writes the file anew when training begins: what it has from before the first step, then what its checkpoint's log has. A new
-  run finds none, since those of an earlier one were put aside (``output_folder.put_aside``).
+- A resumed run writes the file anew when training begins: what it has up to the step of the checkpoint, and what the checkpoint's log has
+  beyond that. A new run finds none, since those of an earlier one were put aside (``output_folder.put_aside``).
 - Values of tokens and of what an environment calls secret (``secret_arguments``) are not written, nor those of dictionaries whose key says
   password, secret, token or API key, nor what stands before the ``@`` of an address.
 - Where a file cannot be written, as on a full disk, the run ends; see ``json_lines``.
@@ -17,7 +17,8 @@ import dataclasses
 import json
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from importlib.metadata import version
@@ -31,6 +32,9 @@ from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.fingerprint import describe
 from agentic_trl.trainers.run.json_lines import write_whole, written
 from agentic_trl.trainers.run.model_card import package_version
+
+Record = Mapping[str, Any]
+"""Names and figures of the log, ``step`` among them."""
 
 HIDDEN = "..."
 """What stands for a value that is not shown."""
@@ -65,9 +69,10 @@ class RunFiles(TrainerCallback):
             return
         folder = Path(str(args.output_dir))
         self._path = folder / LOG
-        logged = [log_line(record) for record in state.log_history]
-        first = [line for line in _first_lines(self._path) if line not in logged] or self._before
-        write_whole(self._path, [*first, *logged])
+        records = joined(_records(self._path, last=state.global_step), state.log_history)
+        lines = [log_line(record) for record in records]
+        first = [] if records and records[0]["step"] == 0 else self._before
+        write_whole(self._path, [*first, *lines])
         self._before = []
         facts = facts_of(self._trainer)
         facts["started"] = read_facts(folder).get("started") or facts["started"]
@@ -96,13 +101,43 @@ def log_line(record: Mapping[str, Any]) -> str:
     return written({"step": record["step"], **{name: record[name] for name in sorted(record)}})
 
 
-def _first_lines(path: Path) -> Iterator[str]:
-    """The lines of an earlier start that were logged before the first optimizer step."""
+def joined(old: Iterable[Record], logged: Iterable[Record]) -> list[Record]:
+    """Return the records of a file and those of a log that it lacks, by step.
+
+    A record of the log is in the file where one of its step has the same names, or some more or fewer: a callback may add names to what is
+    logged. The log's figures stand.
+
+    Args:
+        old: Records of the file, in their order.
+        logged: Records of the log.
+    """
+    records = list(old)
+    places: dict[float, list[int]] = defaultdict(list)
+    for place, record in enumerate(records):
+        places[record["step"]].append(place)
+    for record in logged:
+        there = places[record["step"]]
+        found = next((one for one in there if _same_names(records[one], record)), None)
+        if found is None:
+            records.append(record)
+        else:
+            there.remove(found)
+            records[found] = {**records[found], **record}
+    return sorted(records, key=lambda one: one["step"])
+
+
+def _same_names(one: Record, other: Record) -> bool:
+    return one.keys() <= other.keys() or other.keys() <= one.keys()
+
+
+def _records(path: Path, *, last: int) -> Iterator[Record]:
+    """The records of an earlier start up to a step, without lines that were cut."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
-            if json.loads(line)["step"] == 0:
-                yield line
+            record = json.loads(line)
+            if record["step"] <= last:
+                yield record
         except (ValueError, TypeError, KeyError):
             continue
 

@@ -1,18 +1,20 @@
 """``run.json`` and ``metrics.jsonl``: what is in them, when it is written, and what a resumed run makes of them.
 
-Mutations seen red: the checkpoint's log left out; an evaluation at the start written twice; evaluations before training forgotten; a new
+Mutations seen red: the checkpoint's log left out; the file left out of a resumed run but for step 0, or kept beyond its checkpoint; records
+told apart by their figures, or not at all; an evaluation at the start written twice; evaluations before training forgotten; a new
 time of the start; secrets shown; 0 in the place of what is not finite.
 """
 
 import json
 from datetime import datetime
+from functools import partial
 from importlib.metadata import version
 
 import pytest
 from transformers import TrainerCallback
 
 from agentic_trl.run_folder import read_facts, read_log
-from agentic_trl.trainers.run.run_files import facts_of
+from agentic_trl.trainers.run.run_files import facts_of, joined
 from tests.tiny import Countdown, make_trainer
 from tests.trainers.update.ppo_tools import make_ppo
 
@@ -84,6 +86,54 @@ def test_a_resumed_run_goes_back_to_the_log_of_its_checkpoint(tmp_path, start):
     assert [json.loads(line)["step"] for line in after] == again
     assert after[:3] == before[:3]
     assert not (tmp_path / "metrics-1.jsonl").exists()
+
+
+def test_a_resumed_run_keeps_what_was_logged_after_its_checkpoint_was_saved(tmp_path):
+    make = partial(make_trainer, tmp_path, **SAVING | {"logging_steps": 2})
+    first = make(max_steps=2)
+    first.train()
+    first.evaluate()
+    before = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    kinds = ["success_rate", "train_runtime", "eval_success_rate"]
+    for _ in range(2):
+        make(max_steps=4).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        assert lines[:3] == before
+        names = [[kind for kind in kinds if kind in json.loads(line)] for line in lines]
+        assert names == [[one] for one in [*kinds, *kinds[:2]]]
+        assert [json.loads(line)["step"] for line in lines] == [2, 2, 2, 4, 4]
+
+
+class Trims(TrainerCallback):
+    """Keeps the newest record alone, and tells more of it than it has."""
+
+    def on_log(self, args, state, control, logs=None, **more):
+        logs["mine"] = state.global_step
+
+    def on_step_begin(self, args, state, control, **more):
+        del state.log_history[:-1]
+
+
+def test_records_that_a_callback_removed_from_the_log_or_added_to_stay_as_they_are(tmp_path):
+    def make(steps):
+        trainer = make_trainer(tmp_path, **SAVING | {"max_steps": steps})
+        trainer.callback_handler.callbacks.insert(0, Trims())
+        return trainer
+
+    make(3).train()
+    before = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    make(4).train(resume_from_checkpoint=True)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert lines[:4] == before
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 3, 4, 4]
+
+
+def test_the_figures_of_the_log_stand():
+    """Of a run that went on from an older checkpoint in between."""
+    old = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 3.0}]
+    log = [{"step": 1, "loss": 1.0, "more": 0}, {"step": 2, "loss": 4.0}, {"step": 2, "loss": 5.0}]
+    assert joined(old, log) == [log[0], log[1], old[2], log[2]]
+    assert joined([old[1]], log[:2]) == log[:2]
 
 
 def test_a_resumed_run_in_another_folder_has_the_log_of_its_checkpoint(tmp_path):
