@@ -2,15 +2,20 @@
 
 Mutations seen red: the checkpoint's log left out; the file left out of a resumed run but for step 0, or kept beyond its checkpoint; records
 told apart by their figures, or not at all; an evaluation at the start written twice; evaluations before training forgotten; a new
-time of the start; secrets shown; 0 in the place of what is not finite.
+time of the start; secrets shown; 0 in the place of what is not finite; the newest of the list taken for what is logged; evaluations of a training forgotten, or
+taken into a resumed run; lines added to another run's file; a cut line joined; letters written as they are; numbers of numpy as texts.
 """
 
 import json
+import shutil
 from datetime import datetime
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from transformers import TrainerCallback
 
 from agentic_trl.run_folder import read_facts, read_log
@@ -178,6 +183,140 @@ def test_a_disk_that_takes_no_more_ends_the_run_with_its_error(tmp_path):
     resumed = make_trainer(tmp_path, **SAVING)
     resumed.train(resume_from_checkpoint=True)
     assert [line["step"] for line in strict(tmp_path / "metrics.jsonl")] == [1, 2, 3, 3]
+
+
+def test_a_line_that_was_cut_takes_no_other_with_it(tmp_path):
+    """A disk that fills writes a part of a line; it has room again when the next one is added."""
+    trainer = make_trainer(tmp_path, **SAVING)
+    log = tmp_path / "metrics.jsonl"
+
+    class Cuts(TrainerCallback):
+        def on_step_begin(self, args, state, control, **more):
+            if state.global_step == 2:
+                log.write_bytes(log.read_bytes()[:-9])
+
+    trainer.add_callback(Cuts())
+    trainer.train()
+    assert [record.get("step") for record in read_log(tmp_path)] == [1, 3, 3]
+    log.write_bytes(log.read_bytes()[:-1])  # the end of the line alone
+    trainer.evaluate()
+    assert [record.get("step") for record in read_log(tmp_path)] == [1, 3, 3, 3]
+    make_trainer(tmp_path, **SAVING | {"max_steps": 4}).train(resume_from_checkpoint=True)
+    assert [line["step"] for line in strict(log)] == [1, 2, 3, 3, 3, 4, 4]
+
+
+def test_a_line_with_other_letters_is_kept(tmp_path):
+    make_trainer(tmp_path, **SAVING).train()
+    log = tmp_path / "metrics.jsonl"
+    mine = {"step": 0, "note": "Größe\u2028✓", "mean": float("nan")}
+    log.write_text(f"{json.dumps(mine, ensure_ascii=False)}\n{log.read_text()}", encoding="utf-8")
+    make_trainer(tmp_path, **SAVING).train(resume_from_checkpoint=True)
+    assert strict(log)[0] == mine | {"mean": None}
+    assert log.read_text().isascii()
+
+
+def test_the_last_evaluation_of_a_training_is_the_first_of_the_next(tmp_path):
+    trainer = make_trainer(tmp_path, **SAVING | {"max_steps": 2})
+    trainer.evaluate()
+    trainer.train()
+    between = trainer.evaluate()
+    trainer.train()
+    lines = strict(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [0, 1, 2, 2]
+    assert lines[0]["eval_runtime"] == between["eval_runtime"]
+    assert "epoch" not in lines[0]
+    trainer.evaluate()
+    trainer.args.max_steps = 3
+    trainer.train(resume_from_checkpoint=True)  # no new run: it stays where it was made
+    lines = strict(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [0, 1, 2, 2, 2, 3, 3]
+    assert lines[0]["eval_runtime"] == between["eval_runtime"]
+
+
+@pytest.mark.parametrize("how", ["another run", "gone"])
+def test_what_is_logged_when_the_folder_is_no_longer_the_runs_is_a_warning(tmp_path, caplog, how):
+    folder = tmp_path / "run"
+    first = make_trainer(folder)
+    first.train()
+    if how == "another run":
+        make_trainer(folder).train()
+    else:
+        shutil.rmtree(folder)
+    before = read_log(folder)
+    assert "eval_return" in first.evaluate()
+    assert read_log(folder) == before
+    assert folder.exists() == bool(before)
+    assert f"logged after training is not in {folder / 'metrics.jsonl'}" in caplog.text
+    first.train()  # takes the folder again
+    first.evaluate()
+    assert [line["step"] for line in read_log(folder)] == [0, 1, 1, 1]
+
+
+class Meddles(TrainerCallback):
+    """Changes the list of the log before the file is written."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def on_log(self, args, state, control, logs=None, **more):
+        self.change(state.log_history)
+
+
+MEDDLING = {
+    "clears": lambda log: log.clear(),
+    "appends": lambda log: log.append({"mine": 1}),
+    "appends of this step": lambda log: log.append({"mine": 1, "step": log[-1]["step"]}),
+}
+
+
+@pytest.mark.parametrize("change", MEDDLING.values(), ids=MEDDLING)
+def test_a_callback_may_change_the_list_of_the_log(tmp_path, change):
+    def make(steps):
+        trainer = make_trainer(tmp_path, **SAVING | {"max_steps": steps})
+        trainer.callback_handler.callbacks.insert(0, Meddles(change))
+        return trainer
+
+    make(1).train()
+    make(2).train(resume_from_checkpoint=True)
+    lines = [line for line in strict(tmp_path / "metrics.jsonl") if "mine" not in line]
+    assert [line["step"] for line in lines] == [1, 1, 2, 2]
+    names = ["success_rate", "train_runtime"] * 2
+    assert all(name in line for name, line in zip(names, lines, strict=True))
+
+
+def test_anything_can_be_logged(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.train()
+    values = {
+        "text": "é",
+        "none": None,
+        "numpy": np.float32(0.5),
+        "nan": np.float32("nan"),
+        "count": np.int64(3),
+        "array": np.array([1.0, np.inf]),
+        "tensor": torch.tensor([[1, 2]]),
+        "scalar": torch.tensor(0.25, dtype=torch.bfloat16, requires_grad=True),
+        "meta": torch.zeros(1, device="meta"),
+        "complex": np.complex64(1),
+        "nested": {("a", 1): Path("b")},
+    }
+    trainer.log(dict(values))
+    line = strict(tmp_path / "metrics.jsonl")[-1]
+    assert line.pop("epoch") == trainer.state.epoch
+    assert line == {
+        "step": 1,
+        "text": "é",
+        "none": None,
+        "numpy": 0.5,
+        "nan": None,
+        "count": 3,
+        "array": [1.0, None],
+        "tensor": [[1, 2]],
+        "scalar": 0.25,
+        "meta": str(values["meta"]),
+        "complex": str(values["complex"]),
+        "nested": {"('a', 1)": "b"},
+    }
 
 
 def test_what_the_run_is(tmp_path):
