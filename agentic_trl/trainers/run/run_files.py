@@ -9,8 +9,7 @@ Contract:
   the same trainer had before; what is logged after it is added, or a warning tells that the folder is no longer this run's.
 - A resumed run writes the file anew when training begins: what it has up to the step of the checkpoint, and what the checkpoint's log has
   beyond that. A new run finds none, since those of an earlier one were put aside (``output_folder.put_aside``).
-- Values of tokens and of what an environment calls secret (``secret_arguments``) are not written, nor those of dictionaries whose key says
-  password, secret, token or API key, nor what stands before the ``@`` of an address.
+- Secrets are not written; see ``masking``.
 - Where a file cannot be written, as on a full disk, the run ends; see ``json_lines``.
 """
 
@@ -18,7 +17,6 @@ import dataclasses
 import json
 import logging
 import platform
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -29,6 +27,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from agentic_trl.masking import masked
 from agentic_trl.run_folder import FACTS, LOG, read_facts
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.console_lines import evaluated
@@ -40,17 +39,6 @@ logger = logging.getLogger(__name__)
 
 Record = Mapping[str, Any]
 """Names and figures of the log, ``step`` among them."""
-
-HIDDEN = "..."
-"""What stands for a value that is not shown."""
-
-SECRET = re.compile(
-    r"(^|.*[_\-])(api[_\-]?key|token|secret|password|passwd|authorization|cookie)s?", re.IGNORECASE
-)
-"""Keys whose texts and objects are not shown; numbers are."""
-
-USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-"""What an address says about who asks."""
 
 
 class RunFiles(TrainerCallback):
@@ -207,9 +195,9 @@ def facts_of(trainer: Host) -> dict[str, Any]:
     """
     assert trainer.rollouts is not None
     specs = trainer.rollouts.specs
-    shown = {name: _plain(spec.shown_kwargs) for name, spec in specs.items()}
+    shown = {name: masked(_plain(spec.shown_kwargs)) for name, spec in specs.items()}
     args = {
-        field.name: _shown(field.name, getattr(trainer.args, field.name))
+        field.name: masked(_plain(getattr(trainer.args, field.name)), field.name)
         for field in dataclasses.fields(trainer.args)
         if field.init
     }
@@ -238,23 +226,16 @@ def _name_of(trainer: Host) -> str:
     return str(getattr(inner.config, "_name_or_path", "") or type(inner).__name__)
 
 
-def _shown(name: str, value: Any) -> Any:
-    """A value with a name, or what stands for it if the name says that it is a secret."""
-    plain = _plain(value)
-    hidden = SECRET.fullmatch(name) and not isinstance(plain, bool | int | float | None)
-    return HIDDEN if hidden else plain
-
-
 def _plain(value: Any) -> Any:
     """A value of a configuration as JSON has it; objects are described."""
     if isinstance(value, Enum):
         return _plain(value.value)
     if isinstance(value, Mapping):
-        return {str(key): _shown(str(key), one) for key, one in value.items()}
+        return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         parts = [_plain(one) for one in value]
         return sorted(parts, key=str) if isinstance(value, set | frozenset) else parts
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else describe(value)
-    return USER.sub(HIDDEN, text).encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -371,7 +371,8 @@ def test_secrets_are_not_written(tmp_path):
         "variables": {"OPEN": "s3cret-1"},
         "retriever": "https://me:s3cret-2@host.example/path",
         "headers": {"Authorization": "Bearer s3cret-3", "X-Api-Key": "s3cret-4"},
-        "api_key": "s3cret-5",
+        "openaiApiKey": "s3cret-5",
+        "servers": [["https://h/x?api_key=s3cret-7", ["Authorization", "Bearer s3cret-8"]]],
         "level": 3,
     }
     trainer = make_trainer(
@@ -389,7 +390,8 @@ def test_secrets_are_not_written(tmp_path):
         "variables": "...",
         "retriever": "https://...@host.example/path",
         "headers": {"Authorization": "...", "X-Api-Key": "..."},
-        "api_key": "...",
+        "openaiApiKey": "...",
+        "servers": [["https://h/x?api_key=...", ["Authorization", "..."]]],
         "level": 3,
     }
     assert args["hub_token"] == "..."
