@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentic_trl.environments.base import Environment, Oracle, TextEnv
+from agentic_trl.masking import masked_arguments
 
 EntryPoint = Callable[..., Any] | str
 """Builder of an environment: a class, a factory, or a string ``"module:Class"``."""
@@ -139,9 +140,8 @@ class EnvSpec:
 
     @property
     def shown_kwargs(self) -> dict[str, Any]:
-        """The arguments, without the values of those that the class calls secret (``secret_arguments``)."""
-        secret = getattr(self._entry(), "secret_arguments", ())
-        return {name: "..." if name in secret else one for name, one in self.kwargs.items()}
+        """The arguments without secrets (``masking``), nor the values of those that the class calls so (``secret_arguments``)."""
+        return masked_arguments(self._entry(), self.kwargs)
 
     def _entry(self) -> Any:
         """Return the class or factory itself; see ``load``."""

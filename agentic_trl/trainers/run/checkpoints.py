@@ -59,7 +59,7 @@ def open_folder(trainer: Host, wanted: str | bool | None) -> str | None:
     trainer.accelerator.wait_for_everyone()  # all have looked before anything is moved
     if trainer.args.should_save:
         _clear(Path(folder) / PARTIAL)
-        if not chosen:
+        if not chosen or Path(chosen).resolve().parent != Path(folder).resolve():
             put_aside(folder)
     return chosen
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import nn
 
+from agentic_trl.masking import masked_arguments
 from agentic_trl.trainers.config.host import Host
 
 WITHOUT_CONSEQUENCE = (
@@ -116,8 +117,7 @@ def describe(value: object) -> str:
     if value is None or isinstance(value, str | int | float | bytes):
         return repr(value)
     if isinstance(value, functools.partial):
-        secret = getattr(value.func, "secret_arguments", ())
-        keywords = {name: "..." if name in secret else one for name, one in value.keywords.items()}
+        keywords = masked_arguments(value.func, value.keywords)
         return f"partial({describe([value.func, value.args, keywords])})"
     inner = inspect.unwrap(value) if callable(value) else value
     if inner is not value:

@@ -5,22 +5,18 @@ Contract:
 - The first rank writes both, whatever ``log_trajectories`` says. ``run.json`` appears when training begins, and a resumed run keeps when
   it was first ``started``.
 - ``metrics.jsonl`` has a line for each record of the Trainer's log: its ``step``, then the names in their order, as the log has them. What is
-  logged before training, such as an evaluation, is kept and stands in front of it at step 0; what is logged after it is added.
-- A resumed run writes the file anew when training begins: what it has from before the first step, then what its checkpoint's log has. A new
-  run finds none, since those of an earlier one were put aside (``output_folder.put_aside``).
-- Values of tokens and of what an environment calls secret (``secret_arguments``) are not written, nor those of dictionaries whose key says
-  password, secret, token or API key, nor what stands before the ``@`` of an address.
+  logged before training, such as an evaluation, is kept and stands in front of it at step 0, as do the last evaluations of a training that
+  the same trainer had before; what is logged after it is added, or a warning tells that the folder is no longer this run's.
+- A resumed run writes the file anew when training begins: what it has up to the step of the checkpoint, and what the checkpoint's log has
+  beyond that. A new run finds none, since those of an earlier one were put aside (``output_folder.put_aside``).
+- Secrets are not written; see ``masking``.
 - Where a file cannot be written, as on a full disk, the run ends; see ``json_lines``.
 """
 
-import dataclasses
 import json
-import platform
-import re
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
-from enum import Enum
-from importlib.metadata import version
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,20 +24,14 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from agentic_trl.run_folder import FACTS, LOG, read_facts
 from agentic_trl.trainers.config.host import Host
-from agentic_trl.trainers.run.fingerprint import describe, hash_of_rows
-from agentic_trl.trainers.run.json_lines import write_whole, written
-from agentic_trl.trainers.run.model_card import package_version
+from agentic_trl.trainers.run.console_lines import evaluated
+from agentic_trl.trainers.run.json_lines import add_line, write_whole, written
+from agentic_trl.trainers.run.run_facts import facts_of
 
-HIDDEN = "..."
-"""What stands for a value that is not shown."""
+logger = logging.getLogger(__name__)
 
-SECRET = re.compile(
-    r"(^|.*[_\-])(api[_\-]?key|token|secret|password|passwd|authorization|cookie)s?", re.IGNORECASE
-)
-"""Keys whose texts and objects are not shown; numbers are."""
-
-USER = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-"""What an address says about who asks."""
+Record = Mapping[str, Any]
+"""Names and figures of the log, ``step`` among them."""
 
 
 class RunFiles(TrainerCallback):
@@ -54,8 +44,10 @@ class RunFiles(TrainerCallback):
             trainer: A trainer with an environment.
         """
         self._trainer = trainer
-        self._before: list[str] = []
+        self._before: list[Record] = []
+        """What was logged since the last optimizer step."""
         self._path: Path | None = None
+        self._started: Any = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
@@ -65,26 +57,76 @@ class RunFiles(TrainerCallback):
             return
         folder = Path(str(args.output_dir))
         self._path = folder / LOG
-        logged = [log_line(record) for record in state.log_history]
-        first = [line for line in _first_lines(self._path) if line not in logged] or self._before
-        write_whole(self._path, [*first, *logged])
+        logged = [one for one in state.log_history if _step_of(one) is not None]
+        records = joined(_records(self._path, last=state.global_step), logged)
+        if not records or records[0]["step"] > 0:
+            records = [*_at_start(self._before, new=state.global_step == 0), *records]
         self._before = []
+        write_whole(self._path, map(log_line, records))
         facts = facts_of(self._trainer)
-        facts["started"] = read_facts(folder).get("started") or facts["started"]
+        self._started = facts["started"] = read_facts(folder).get("started") or facts["started"]
         write_whole(folder / FACTS, [written(facts, indent=2)])
 
-    def on_log(
+    def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any
     ) -> None:
-        """Add the newest record of the log."""
+        """Forget what was logged of the weights before."""
+        self._before = []
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """Add a record of the log."""
         if not state.is_world_process_zero:
             return
-        line = log_line(state.log_history[-1])
+        record = _record(logs or {}, state)
+        self._before.append(record)
         if self._path is None:
-            self._before.append(line)
             return
-        with self._path.open("a", encoding="ascii", newline="\n") as file:
-            file.write(line + "\n")
+        add = add_line if self._trainer.is_in_train else self._add_outside
+        add(self._path, log_line(record))
+
+    def _add_outside(self, path: Path, line: str) -> None:
+        """Add what is logged after training, if the folder still is this run's."""
+        started = read_facts(path.parent).get("started", self._started)
+        problem: object = None if path.is_file() else "it is gone"
+        if started != self._started:
+            problem = "it is that of another run"
+        try:
+            if not problem:
+                add_line(path, line)
+        except OSError as error:
+            problem = error
+        if problem:
+            logger.warning("What was logged after training is not in %s: %s.", path, problem)
+
+
+def _record(logs: Record, state: TrainerState) -> Record:
+    """What was just logged, as the Trainer's log has it, unless a callback took it out of there or put more behind it."""
+    newest: Any = state.log_history[-1] if state.log_history else None
+    kept = _step_of(newest) == state.global_step and newest.keys() >= logs.keys()
+    record = newest if kept else {**logs, "step": state.global_step}
+    return {str(name): value for name, value in record.items()}
+
+
+def _step_of(record: Any) -> int | None:
+    """The optimizer step of a record; ``None`` for what is none."""
+    step = record.get("step") if isinstance(record, Mapping) else None
+    return step if isinstance(step, int) else None
+
+
+def _at_start(logged: Iterable[Record], *, new: bool) -> Iterator[Record]:
+    """What was logged since the last optimizer step, of any run, as the beginning of the next."""
+    for record in logged:
+        if record["step"] == 0:
+            yield record
+        elif new and evaluated(record) is not None:
+            yield {name: one for name, one in record.items() if name != "epoch"} | {"step": 0}
 
 
 def log_line(record: Mapping[str, Any]) -> str:
@@ -96,117 +138,43 @@ def log_line(record: Mapping[str, Any]) -> str:
     return written({"step": record["step"], **{name: record[name] for name in sorted(record)}})
 
 
-def _first_lines(path: Path) -> Iterator[str]:
-    """The lines of an earlier start that were logged before the first optimizer step."""
+def joined(old: Iterable[Record], logged: Iterable[Record]) -> list[Record]:
+    """Return the records of a file and those of a log that it lacks, by step.
+
+    A record of the log is in the file where one of its step has the same names, or some more or fewer: a callback may add names to what is
+    logged. The log's figures stand.
+
+    Args:
+        old: Records of the file, in their order.
+        logged: Records of the log.
+    """
+    records = list(old)
+    places: dict[float, list[int]] = defaultdict(list)
+    for place, record in enumerate(records):
+        places[record["step"]].append(place)
+    for record in logged:
+        there = places[record["step"]]
+        found = next((one for one in there if _same_names(records[one], record)), None)
+        if found is None:
+            records.append(record)
+        else:
+            there.remove(found)
+            records[found] = {**records[found], **record}
+    return sorted(records, key=lambda one: one["step"])
+
+
+def _same_names(one: Record, other: Record) -> bool:
+    return one.keys() <= other.keys() or other.keys() <= one.keys()
+
+
+def _records(path: Path, *, last: int) -> Iterator[Record]:
+    """The records of an earlier start up to a step, without lines that were cut."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n"):
         try:
-            if json.loads(line)["step"] == 0:
-                yield line
-        except (ValueError, TypeError, KeyError):
+            record = json.loads(line)
+        except (ValueError, RecursionError):
             continue
-
-
-def facts_of(trainer: Host) -> dict[str, Any]:
-    """Return what a run is, as plain values.
-
-    Args:
-        trainer: A trainer with an environment, when training begins.
-    """
-    assert trainer.rollouts is not None
-    specs = trainer.rollouts.specs
-    shown = {name: _plain(spec.shown_kwargs) for name, spec in specs.items()}
-    args = {
-        field.name: _shown(field.name, getattr(trainer.args, field.name))
-        for field in dataclasses.fields(trainer.args)
-        if field.init
-    }
-    if args.get("environment_kwargs") is not None:
-        args["environment_kwargs"] = shown if len(shown) > 1 else next(iter(shown.values()))
-    return {
-        "agentic_trl": package_version(),
-        **{name: version(name) for name in ("trl", "transformers", "torch")},
-        "python": platform.python_version(),
-        "trainer": type(trainer).__name__,
-        "method": str(trainer.args.method),
-        "environment": ", ".join(str(spec.id) for spec in specs.values()) or None,
-        "model": _name_of(trainer),
-        "peft": _peft_of(trainer),
-        "critic": _critic_of(trainer),
-        "reward_funcs": trainer.reward_func_names[1:],  # the first is the environment's score
-        "advantage_function": _called(trainer.advantage_function),
-        "train_dataset": _rows_of(trainer.train_dataset),
-        "eval_dataset": _rows_of(trainer.eval_dataset),
-        "seed": trainer.args.seed,
-        "world_size": trainer.accelerator.num_processes,
-        "max_steps": trainer.state.max_steps,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "args": args,
-    }
-
-
-def _name_of(trainer: Host) -> str:
-    """The name or path that a model was loaded from, or its class."""
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return str(getattr(inner.config, "_name_or_path", "") or type(inner).__name__)
-
-
-def _peft_of(trainer: Host) -> dict[str, Any] | None:
-    """The configuration of the policy's adapter, its kind first, without paths; ``None`` where all weights are trained."""
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    configs = getattr(model, "peft_config", None)
-    if not configs:
-        return None
-    fields = configs.get("default", next(iter(configs.values()))).to_dict()
-    shown = {name: _shown(name, fields[name]) for name in sorted(fields) if "path" not in name}
-    return {"peft_type": shown.pop("peft_type", None), **shown}
-
-
-def _critic_of(trainer: Host) -> str | None:
-    """The class of a critic's model, and the name or path that it was loaded from."""
-    if not trainer.HAS_CRITIC:
-        return None
-    model = getattr(trainer.critic, "model", None)
-    if model is None:
-        return "an adapter on the policy"
-    return describe(trainer.accelerator.unwrap_model(model)).strip()
-
-
-def _called(function: Any) -> str | None:
-    """The name of a function, or of the class of what is called like one."""
-    if function is None:
-        return None
-    function = getattr(function, "func", function)  # of a partial
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
-
-
-def _rows_of(dataset: Any) -> dict[str, Any] | None:
-    """The number of rows of a data set and a hash of them; of several by name those of each."""
-    if isinstance(dataset, dict):
-        return {str(name): _rows_of(one) for name, one in dataset.items()}
-    if dataset is None:
-        return None
-    return {"rows": len(dataset), "fingerprint": hash_of_rows(dataset)}
-
-
-def _shown(name: str, value: Any) -> Any:
-    """A value with a name, or what stands for it if the name says that it is a secret."""
-    plain = _plain(value)
-    hidden = SECRET.fullmatch(name) and not isinstance(plain, bool | int | float | None)
-    return HIDDEN if hidden else plain
-
-
-def _plain(value: Any) -> Any:
-    """A value of a configuration as JSON has it; objects are described."""
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if isinstance(value, Mapping):
-        return {str(key): _shown(str(key), one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        parts = [_plain(one) for one in value]
-        return sorted(parts, key=str) if isinstance(value, set | frozenset) else parts
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    text = value if isinstance(value, str) else describe(value)
-    return USER.sub(HIDDEN, text).encode("utf-8", "replace").decode("utf-8")
+        step = _step_of(record)
+        if step is not None and step <= last:
+            yield record

@@ -9,7 +9,6 @@ is computed. A turn without parts of an advantage has no ``credit``, since
 tables of columns know no empty object.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +129,7 @@ def trace_lines(
         yield {
             "group": one.group,
             "member": one.member,
-            "task": json.dumps(dict(one.task), default=str),
+            "task": written(dict(one.task)),
             "stop": one.stop.value,
             "success": one.success,
             "score": one.score,
@@ -184,10 +183,8 @@ def _turn(turn: Turn, credit: _TurnCredit) -> dict[str, Any]:
 
 def _plain(text: Any) -> str:
     """Text without lone surrogates, which readers of JSON refuse; nothing for ``None``, JSON for what is no text."""
-    written = (
-        "" if text is None else text if isinstance(text, str) else json.dumps(text, default=str)
-    )
-    return written.encode("utf-8", "replace").decode("utf-8")
+    shown = "" if text is None else text if isinstance(text, str) else written(text)
+    return shown.encode("utf-8", "replace").decode("utf-8")
 
 
 def _credit_of_turns(rows: Sequence[Row]) -> dict[int, _TurnCredit]:

@@ -255,6 +255,14 @@ def test_secret_arguments_of_an_environment_are_not_told(tmp_path, given):
     assert "solve.py" in str(first)
 
 
+def test_arguments_whose_names_are_those_of_secrets_are_not_told():
+    def told(key):
+        return describe(functools.partial(AgentEnv, command=["agent", "--api-key", key], token=key))
+
+    assert told("sk-1") == told("sk-2")
+    assert "agent, '--api-key', '...'" in told("sk-1").replace("'agent'", "agent")
+
+
 def test_the_error_of_an_argument_does_not_tell_what_stands_beside_it():
     kwargs = {"command": ["python"], "variables": {"KEY": "sk-secret"}, "timeout": 0}
     said = r"environment_kwargs=\{'command': \['python'\], 'variables': \['KEY'\], 'timeout': 0\}: wrong"

@@ -5,6 +5,7 @@ Mutations seen red: no lock; a lock that is released with the context of a neste
 is; the whole of ``_partial`` removed; a name that is no step's taken for one; old trajectories left where they are.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import sys
 
 import pytest
 
+from agentic_trl.run_folder import read_facts
 from agentic_trl.trainers.run import output_folder
 from agentic_trl.trainers.run.checkpoints import PARTIAL, publish
 from agentic_trl.trainers.run.output_folder import broken_file, locked, newest_whole, put_aside
@@ -206,13 +208,28 @@ def test_a_new_run_moves_what_an_older_one_wrote_aside(copy, caplog):
     trainer = make_trainer(copy, max_steps=1)
     trainer.train()
     assert sorted(os.listdir(copy / "trajectories-1")) == before
-    assert sorted(os.listdir(copy / "trajectories")) == before[:1]
+    assert [one.name for one in (copy / "trajectories").glob("*.jsonl")] == before[:1]
     assert "trajectories-1, metrics-1.jsonl, run-1.json" in caplog.text
     assert ((copy / "metrics-1.jsonl").read_text(), (copy / "run-1.json").read_text()) == texts
     assert len(logged.read_text().splitlines()) == 2  # the step, and the end
     make_trainer(copy, max_steps=2).train(resume_from_checkpoint=str(copy / "checkpoint-1"))
     assert not (copy / "trajectories-2").exists()
     assert not (copy / "metrics-2.jsonl").exists()
+
+
+def test_a_run_that_goes_on_from_another_folder_moves_what_is_there_aside(copy, tmp_path):
+    other = tmp_path / "other"
+    make_trainer(other, max_steps=2, learning_rate=0.0).train()
+    taken = str(copy / "checkpoint-1")
+    logged, facts = ((other / name).read_text() for name in ("metrics.jsonl", "run.json"))
+    trainer = make_trainer(other, max_steps=2)
+    trainer.train(resume_from_checkpoint=taken)
+    aside = [(other / name).read_text() for name in ("metrics-1.jsonl", "run-1.json")]
+    assert aside == [logged, facts]
+    names = [path.name for path in sorted((other / "trajectories").glob("*.jsonl"))]
+    assert names == ["step_000001_rank_0.jsonl"]
+    assert len((other / "metrics.jsonl").read_text().splitlines()) == 3  # two steps, and the end
+    assert read_facts(other)["started"] > json.loads(facts)["started"]
 
 
 def test_what_is_moved_aside_has_one_number(copy, caplog):

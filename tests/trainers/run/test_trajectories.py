@@ -1,11 +1,13 @@
 """What is written about a run, and what a gradient that is not finite does.
 
 Mutations seen red: advantages of the next turn in the trace; prompt of a rewritten turn left out; NaN
-gradients passed on; a skipped step moving the weights.
+gradients passed on; a skipped step moving the weights; NaN in a task.
 """
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from datasets import load_dataset
@@ -48,6 +50,21 @@ def test_the_files_load_as_a_dataset(tmp_path):
     assert len(dataset) == 24
     assert json.loads(dataset[0]["task"])["seed"] >= 0
     assert dataset[0]["messages"][0]["role"] == "system"
+
+
+def test_json_inside_of_json_has_no_nan_either():
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    task = {"a": float("nan"), "b": np.float32(0.5), "c": "é"}
+    content = [{"type": "text", "text": "x", "score": float("inf")}]
+    one = replace(
+        scripted_trajectories()[0], task=task, messages=({"role": "user", "content": content},)
+    )
+    (line,) = trace_lines([one])
+    assert json.loads(line["task"], parse_constant=refuse) == {"a": None, "b": 0.5, "c": "é"}
+    told = json.loads(line["messages"][0]["content"], parse_constant=refuse)
+    assert told == [{"type": "text", "text": "x", "score": None}]
 
 
 def test_no_traces_where_they_are_switched_off_or_not_due(tmp_path):

@@ -114,7 +114,9 @@ def kept_bits(rows):
     """Everything of the rows but the numbers of their turns."""
     named = [{f.name: getattr(row, f.name) for f in dataclasses.fields(row)} for row in rows]
     numbered = {"turn_of_token", "first_turn"}
-    return [{k: v for k, v in one.items() if k not in numbered} for one in named]
+    parts = [{"parts": list(row.parts.values())} for row in rows]  # by the numbers of turns
+    bare = [{k: v for k, v in one.items() if k not in numbered} for one in named]
+    return [one | its for one, its in zip(bare, parts, strict=True)]
 
 
 def assert_equal_bits(one, other):
