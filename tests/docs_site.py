@@ -11,8 +11,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
-"""Elements that a browser loads from somewhere, and the attribute that says from where."""
+LOADED = {
+    "link": ["href"],
+    "script": ["src"],
+    "iframe": ["src"],
+    "embed": ["src"],
+    "video": ["src", "poster"],
+    "audio": ["src"],
+    "img": ["src", "srcset"],
+    "source": ["src", "srcset"],
+    "object": ["data"],
+    "image": ["href", "xlink:href"],
+    "use": ["href", "xlink:href"],
+}
+"""Elements that a browser loads from somewhere, and the attributes that say from where."""
 FOREIGN = re.compile(r"(?:url\(|@import\s)\s*[\"']?((?:https?:)?//[^\"')\s]+)")
 """What a style loads from another host."""
 INDEX = "docs/index.html"
@@ -26,6 +38,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.anchors, self.links, self.loaded = set(), [], []
+        self.style, self.styles = False, []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -33,8 +46,18 @@ class Page(HTMLParser):
         self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
         if tag == "a" and given.get("href"):
             self.links.append(given["href"])
-        if given.get(LOADED.get(tag, "")):
-            self.loaded.append(given[LOADED[tag]])
+        for name in LOADED.get(tag, ()):
+            places = (given.get(name) or "").split(",") if name == "srcset" else [given.get(name)]
+            self.loaded += [one.split()[0] for one in places if one and one.strip()]
+        self.styles.append(given.get("style") or "")
+        self.style = tag == "style"
+
+    def handle_data(self, data):
+        if self.style:
+            self.styles.append(data)
+
+    def handle_endtag(self, tag):
+        self.style = False
 
 
 def read(folder):
@@ -64,6 +87,8 @@ def faults(folder):
     for name, page in pages.items():
         found += [fault for link in page.links for fault in dead(folder, pages, name, link)]
         found += [fault for source in page.loaded for fault in missing(folder, name, source)]
+        foreign = [one for style in page.styles for one in FOREIGN.findall(style)]
+        found += [f"{name}: a style loads {one} from another host" for one in foreign]
     for style in sorted(Path(folder).rglob("*.css")):
         found += [
             f"{style.name}: {one} is of another host" for one in FOREIGN.findall(style.read_text())

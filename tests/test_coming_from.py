@@ -1,7 +1,7 @@
 """The tables of ``docs/coming_from_*.md``: what they name of ours is there, and no argument of TRL's old PPO is missing.
 
 Mutations seen red: a field of ours misspelt in a table; a row of TRL's PPO taken out; a TRL field renamed in the table
-of GRPO; a setting of ours in the third column misspelt.
+of GRPO; a setting of ours in the third column misspelt; another default in the table of PPO.
 """
 
 import dataclasses
@@ -131,3 +131,15 @@ def test_what_is_said_of_grpo_is_a_field_of_trl():
     named = theirs("trl_grpo", "Arguments")
     assert len(named) > 20
     assert named <= FIELDS_OF_TRL
+
+
+def test_defaults_of_ours_are_as_the_ppo_table_says():
+    told = {
+        words(row[1])[0]: found[1]
+        for rows in tables(page("trl_ppo"))
+        for row in rows
+        if (found := re.search(r"there, ([\d.]+) here", row[2]))
+    }
+    assert len(told) == 5
+    for name, value in told.items():
+        assert getattr(PPOConfig(use_cpu=True, bf16=False), name) == float(value), name

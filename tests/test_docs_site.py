@@ -3,7 +3,8 @@
 Mutations seen red: a link to a page that is not there, and to an anchor; a script, a style and a picture of another host; a page that no
 link leads to; a file that a page loads and that is gone; a public name off the pages of the API; a function of ``ops`` in a module
 without an entry; a field without a row; a formula that cannot be converted; a diagram as text; a page that the index does not
-name; napoleon's reading of attributes kept; signatures as autodoc has them.
+name; napoleon's reading of attributes kept; styles in a page, pictures by `srcset`, in SVG and as objects of another host; an
+arrow of a flowchart that is not drawn.
 """
 
 import dataclasses
@@ -71,6 +72,16 @@ BAD = [
     ),
     ("README.html", '<link href="//x.org/a.css">', "//x.org/a.css is loaded from another host"),
     ("README.html", '<img src="http://x.org/a.png">', "http://x.org/a.png is loaded from another"),
+    (
+        "README.html",
+        "<style>@import url(//x.org/b.css)</style>",
+        "a style loads //x.org/b.css from",
+    ),
+    ("README.html", '<p style="background: url(//x.org/c)">', "a style loads //x.org/c from"),
+    ("README.html", '<img srcset="_static/a.css 1x, //x.org/d 2x">', "//x.org/d is loaded from"),
+    ("README.html", '<svg><image href="//x.org/e"/></svg>', "//x.org/e is loaded from"),
+    ("README.html", '<svg><use xlink:href="//x.org/f"/></svg>', "//x.org/f is loaded from"),
+    ("README.html", '<object data="//x.org/g"></object>', "//x.org/g is loaded from"),
     ("README.html", '<script src="_static/b.js">', "_static/b.js is not there to be loaded"),
     ("_static/a.css", "@import '//x.org/b.css';", "a.css: //x.org/b.css is of another host"),
     (
@@ -102,6 +113,25 @@ def test_a_fault_is_found(name, text, fault, tmp_path):
 def test_a_folder_without_a_site_is_no_site(tmp_path):
     (found,) = faults(tmp_path)
     assert "there is no docs/index.html" in found
+
+
+def flowcharts():
+    """The flowcharts of the pages, by page and place."""
+    for page in sorted(
+        [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/**/*.md")]
+    ):
+        found = re.findall(
+            r"^```mermaid\n((?:flowchart|graph).*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+        )
+        yield from ((f"{page.stem}-{index}", text) for index, text in enumerate(found))
+
+
+def test_every_flowchart_is_drawn(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
+    mermaid = importlib.import_module("mermaid")
+    charts = {name: mermaid.read(text) for name, text in flowcharts()}
+    assert "not_learning-0" in charts
+    assert [name for name, chart in charts.items() if not (chart and mermaid.levels(*chart))] == []
 
 
 @pytest.fixture(scope="module")

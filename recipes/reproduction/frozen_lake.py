@@ -1,4 +1,4 @@
-"""Makes the records of the table "FrozenLake, tiny policy, every method, three seeds".
+"""Makes the records of the table "FrozenLake, tiny policy, every method, one seed or three".
 
     python recipes/reproduction/frozen_lake.py [--processes 2] [--seeds 0 1 2] [--only ROW ...]
 
