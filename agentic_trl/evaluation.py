@@ -10,7 +10,6 @@ from agentic_trl.intervals import effective_count, wilson_interval
 from agentic_trl.ops.groups import ZERO_SPREAD
 from agentic_trl.types import Fault, StopReason, Trajectory
 
-
 MOST_KINDS = 30
 """Kinds of tasks above which none has metrics: each is two names of the log."""
 

@@ -116,7 +116,7 @@ def _done(trainer: Host, training: Training) -> str:
 
 def _generations(trainer: Host, steps: int) -> int:
     """Return the generation batches that so many optimizer steps take."""
-    calls = steps * trainer.args.gradient_accumulation_steps
+    calls = steps * int(trainer.args.gradient_accumulation_steps)
     return math.ceil(calls / calls_per_generation(trainer))
 
 
