@@ -166,6 +166,9 @@ def test_the_first_episodes_of_logged_generations_are_sent(tmp_path, monkeypatch
     traces, table = (one["episodes"] for one in module.logged[:2])
     places = [(one["metadata"]["group"], one["metadata"]["member"]) for one in traces]
     assert places == [(n // 4, n % 4) for n in range(8)]
+    for one in traces:
+        said = [message["role"] for message in one["messages"]]
+        assert said.count("assistant") == one["metadata"]["turns"] == len(one["spans"])
     assert table["columns"] == list(trackers.COLUMNS)
     assert [row[1:3] for row in table["data"]] == [list(one) for one in places]
     assert [(tag, step) for tag, _, step in writer] == [
