@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from agentic_trl.error_kinds import WHERE, BrokenEnvironmentsError
-from agentic_trl.evaluation import EpisodeRecord
+from agentic_trl.evaluation import MOST_KINDS, EpisodeRecord
 from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.rollout.episode.play import OWN_ANSWER
 from agentic_trl.types import StopReason
@@ -149,4 +149,23 @@ def warn_of_useless_batch(records: Sequence[EpisodeRecord], repeated: RepeatedWa
             "Nearly all responses of this batch, or all its episodes, were cut by a token limit. "
             "Raise max_tokens_per_turn (max_completion_length), max_tokens_per_trajectory or "
             "max_context_tokens, or shorten the history.",
+        )
+
+
+def warn_of_many_kinds(records: Sequence[EpisodeRecord], repeated: RepeatedWarnings) -> None:
+    """Warn if held-out tasks are of so many kinds that none has metrics.
+
+    Args:
+        records: Episodes of all ranks.
+        repeated: Warnings of the run.
+    """
+    kinds = {one.category for one in records if not one.stop.failed} - {None}
+    if len(kinds) > MOST_KINDS:
+        repeated.warn(
+            logger,
+            "tasks of too many kinds",
+            "The held-out tasks are of %d kinds, expected %d at most: no category/<kind>/success_rate is logged. Let the "
+            "environment name fewer (info['category'] of reset).",
+            len(kinds),
+            MOST_KINDS,
         )

@@ -10,6 +10,9 @@ from agentic_trl.intervals import effective_count, wilson_interval
 from agentic_trl.ops.groups import ZERO_SPREAD
 from agentic_trl.types import Fault, StopReason, Trajectory
 
+MOST_KINDS = 30
+"""Kinds of tasks above which none has metrics: each is two names of the log."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRecord:
@@ -199,7 +202,7 @@ def summarize_tasks(records: Sequence[EpisodeRecord]) -> dict[str, float]:
 
 
 def summarize_categories(records: Sequence[EpisodeRecord]) -> dict[str, float]:
-    """Return the success of each kind of task, where the tasks are of several kinds.
+    """Return the success of each kind of task, where the tasks are of several kinds, and of ``MOST_KINDS`` at most.
 
     Args:
         records: Episodes of all ranks; a group is a task.
@@ -213,7 +216,7 @@ def summarize_categories(records: Sequence[EpisodeRecord]) -> dict[str, float]:
         if not one.stop.failed and one.category is not None:
             kinds[one.category].append(one)
     metrics: dict[str, float] = {}
-    for kind, episodes in sorted(kinds.items() if len(kinds) > 1 else ()):
+    for kind, episodes in sorted(kinds.items() if 1 < len(kinds) <= MOST_KINDS else ()):
         metrics[f"category/{kind}/success_rate"] = fmean(one.success for one in episodes)
         metrics[f"category/{kind}/tasks"] = len({one.group for one in episodes})
     return metrics

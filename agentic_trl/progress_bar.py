@@ -11,14 +11,16 @@ class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
     It is drawn twice a second at most, whether an episode has ended or not, and its text is made then alone.
     """
 
-    def __init__(self, total: int, *, description: str, disable: bool) -> None:
+    def __init__(self, total: int, *, description: str, disable: bool, ahead: bool = False) -> None:
         """Open the bar.
 
         Args:
             total: Episodes to be played.
             description: Its text.
             disable: Whether nothing is shown.
+            ahead: Whether the first call of ``advance`` tells what was played before the bar was opened; it is in no rate.
         """
+        self._tells_of_before = ahead
         self.turns_taken = self.tokens_sampled = 0
         super().__init__(
             total=total,
@@ -39,6 +41,11 @@ class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
             finished: Episodes that ended.
             tokens: Tokens sampled.
         """
+        if self._tells_of_before:
+            self._tells_of_before = False
+            self.initial = self.n = self.last_print_n = finished
+            self.refresh()
+            return
         self.turns_taken += turns
         self.tokens_sampled += tokens
         self.update(finished)

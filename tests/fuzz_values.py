@@ -44,6 +44,7 @@ PLAUSIBLE = {
     "flat_groups": ["keep", "drop", "refill"],
     "rollout_engine": ["auto", "transformers", "vllm"],
     "rollout_order": ["arrival", "rounds"],
+    "tracked_episodes": [0, 1, 20],
     "log_format": ["lines", "dict"],
     "rollout_device": ["cpu", "cuda:1", "cpu, cpu", "nowhere"],
     "env_worker_kind": ["thread", "process"],

@@ -3,13 +3,14 @@
 Mutations seen red: failed episodes counted in the success rate; turns of all episodes in the success mean;
 pass^k as rate**k; Wilson's interval with the episodes as count; cut answers per episode; failed episodes in a group;
 groups of one counted as flat; an all-failure group read from the scores; tasks with fewer than k attempts counted, or the
-fewest attempts the bound of k; pass@k without its 1 -, as one attempt's chance; failed episodes in a kind; one kind told; episodes counted for the tasks of a kind.
+fewest attempts the bound of k; pass@k without its 1 -, as one attempt's chance; failed episodes in a kind; one kind told; no bound on kinds, or silence about it; episodes counted for the tasks of a kind.
 """
 
 import itertools
 
 import pytest
 
+from agentic_trl.broken_batches import warn_of_many_kinds
 from agentic_trl.evaluation import (
     EpisodeRecord,
     pass_at,
@@ -18,6 +19,7 @@ from agentic_trl.evaluation import (
     summarize_tasks,
 )
 from agentic_trl.intervals import wilson_interval
+from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.types import StopReason
 
 
@@ -168,3 +170,15 @@ def test_a_failed_attempt_leaves_its_task_out_of_the_larger_k():
         "pass@4": 1,
         "pass^4": 0,
     }
+
+
+@pytest.mark.parametrize(("kinds", "names"), [(30, 60), (31, 0)])
+def test_too_many_kinds_have_no_metrics_and_a_warning(caplog, kinds, names):
+    records = [record(n, True, category=f"kind {n}") for n in range(kinds)]
+    metrics = summarize_tasks(records)
+    assert sum(name.startswith("category/") for name in metrics) == names
+    repeated = RepeatedWarnings()
+    for _ in range(2):
+        warn_of_many_kinds(records, repeated)
+    said = [one for one in caplog.messages if "of 31 kinds, expected 30 at most" in one]
+    assert len(said) == len(caplog.messages) == (kinds == 31)

@@ -1,6 +1,6 @@
 """The bar of a rollout: what it counts, and when it is drawn.
 
-Mutations seen red: turns and tokens swapped; tokens in all instead of a second; drawn only when an episode ends.
+Mutations seen red: turns and tokens swapped; tokens in all instead of a second; drawn only when an episode ends; turns, or episodes, of before in a rate.
 """
 
 import pytest
@@ -24,6 +24,21 @@ def test_rates_are_of_the_time_since_the_start(clock, capsys):
         shown = str(bar)
     # 2 episodes, 10 turns and 100 tokens in 2 s; 6 episodes are left at 1 a second.
     assert "2/8 [00:02<00:06" in shown
+    assert "1.00episode/s, 5 turns/s, 50 tokens/s" in shown
+    capsys.readouterr()
+
+
+def test_what_was_played_before_it_opened_is_in_no_rate(clock, capsys):
+    with RolloutBar(8, description="rollout", disable=False, ahead=True) as bar:
+        bar.advance(900, 4, 9000)
+        assert "4/8 [00:00<?" in str(bar)
+        clock[0] += 1.0
+        assert "4/8 [00:01<?" in str(bar)
+        clock[0] += 1.0
+        bar.advance(10, 2, 100)
+        shown = str(bar)
+    # 2 more episodes, 10 turns and 100 tokens in 2 s; 2 episodes are left at 1 a second.
+    assert "6/8 [00:02<00:02" in shown
     assert "1.00episode/s, 5 turns/s, 50 tokens/s" in shown
     capsys.readouterr()
 

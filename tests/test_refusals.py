@@ -115,7 +115,13 @@ COUNTS += ["engine_slots", "engine_max_cache_tokens", "per_device_eval_batch_siz
 SHARES = ["planpo_alpha_start", "planpo_alpha_end", "turn_gamma", "epsilon", "max_failed_fraction"]
 SHARES += ["token_gamma", "token_lambda", "turn_lambda", "actfocus_alpha"]
 NOT_NEGATIVE = ["invalid_action_penalty", "history_window", "eval_temperature", "env_workers"]
-NOT_NEGATIVE += ["env_retries", "actfocus_beta", "gigpo_turn_weight", "epsilon_high"]
+NOT_NEGATIVE += [
+    "env_retries",
+    "tracked_episodes",
+    "actfocus_beta",
+    "gigpo_turn_weight",
+    "epsilon_high",
+]
 NOT_NEGATIVE += ["critic_learning_rate", "critic_warmup_steps"]
 NOT_NEGATIVE += ["sampler_correction_min", "max_staleness"]
 
@@ -334,6 +340,7 @@ SUPPORTED = {
     "env_retries": [0, 5],
     "max_failed_fraction": [0, 0.5, 1],
     "log_trajectories": [True, False],
+    "tracked_episodes": [0, 1, 600],
     "log_format": ["lines", "dict"],
     "flat_groups": ["keep", "drop", "refill"],
     "max_refills": [None, 1, 600],

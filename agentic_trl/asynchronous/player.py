@@ -39,6 +39,10 @@ class Channel(Protocol):
         """
         ...
 
+    def ready(self) -> bool:
+        """Return whether ``receive`` need not wait."""
+        ...
+
     def close(self) -> str:
         """End it, and return how it ended."""
         ...
@@ -77,6 +81,10 @@ class ProcessChannel:
         """Wait for what it says; see ``Channel.receive``."""
         message: Message = pickle.loads(self._child.receive())
         return message
+
+    def ready(self) -> bool:
+        """Return whether it has said something that was not read; see ``Channel.ready``."""
+        return self._child.connection.poll()
 
     def close(self) -> str:
         """End it; see ``Channel.close``."""
@@ -146,11 +154,13 @@ class Player:
 
         Args:
             generation: Its number; it was asked for.
-            progress: Called with turns taken, episodes finished and tokens sampled, those of before included.
+            progress: Called with turns taken, episodes finished and tokens sampled; first with those of before.
 
         Raises:
             RuntimeError: If the process dies again and again, or the generation was taken before.
         """
+        while generation in self._open and self._channel is not None and self._channel.ready():
+            self._read()
         while True:
             progress(*self._news.pop(generation, (0, 0, 0)))
             if generation in self.played:

@@ -8,12 +8,13 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults
+from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults, warn_of_many_kinds
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.evaluation import EpisodeRecord, summarize_tasks
 from agentic_trl.number_ranges import Count, Finite, NotNegative, Positive, Share
 from agentic_trl.process_settings import keeping
 from agentic_trl.progress_bar import RolloutBar
+from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.rollout.engines.base import Sampling
 from agentic_trl.rollout.engines.remote.model import RemoteModel
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
@@ -163,7 +164,9 @@ def evaluate(
     else:
         trajectories = [without_ids(one) for one in trajectories]
         records = remote.records(trajectories)
-    refuse_broken_batch(records, max_failed_fraction=max_failed_fraction)
+    repeated = RepeatedWarnings()
+    refuse_broken_batch(records, max_failed_fraction=max_failed_fraction, repeated=repeated)
+    warn_of_many_kinds(records, repeated)
     metrics = {**summarize_tasks(records), **summarize_faults(records)}
     return Evaluation(
         metrics=metrics if remote is None else remote.counted(metrics), trajectories=trajectories

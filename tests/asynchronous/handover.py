@@ -181,6 +181,9 @@ class Wire:
             world.in_a_row = 0
         return message
 
+    def ready(self):
+        return bool(self.child.outbox)
+
     def close(self):
         self.world.in_a_row += not self.child.alive
         self.world.child = None

@@ -9,7 +9,7 @@ what a checkpoint kept dropped; not waited for; the next generation one too late
 otherwise; S generations begun; more than the run has; a job not noted before the process starts; a generation that is done
 played again; one that is taken kept; deaths never made up for; one death more; a process that has ended closed again; a run
 that begins anew begun at 0; an error where the process is gone at its start, or one that interrupts this and leaves it; the end
-asked for in a full pipe.
+asked for in a full pipe; news that was not read told as of now.
 """
 
 import multiprocessing
@@ -21,7 +21,7 @@ from contextlib import suppress
 import pytest
 
 from agentic_trl.asynchronous import player as player_module
-from agentic_trl.asynchronous.messages import END, Job, Played
+from agentic_trl.asynchronous.messages import END, Job, Played, Progress
 from agentic_trl.asynchronous.pipeline import Pipeline
 from agentic_trl.asynchronous.player import MOST_DEATHS, Player, ProcessChannel
 from tests.asynchronous.handover import World, undisturbed
@@ -57,6 +57,9 @@ class Scripted:
         if not self.messages:
             raise EOFError
         return self.messages.pop(0)
+
+    def ready(self):
+        return bool(self.messages)
 
     def close(self):
         self.closed += 1
@@ -94,6 +97,15 @@ def test_a_generation_is_taken_once():
     player.take(0)
     with pytest.raises(RuntimeError, match="Generation 0 was taken before, and is played once"):
         player.take(0)
+
+
+def test_the_first_news_is_all_of_before():
+    news = [Progress(generation=0, turns=n, finished=1, tokens=10 * n) for n in (2, 3)]
+    player = started(Scripted(*news, played(0)))
+    player.play(job(0))
+    told = []
+    player.take(0, lambda *counts: told.append(counts))
+    assert told == [(5, 2, 50)]
 
 
 def test_a_finished_generation_makes_up_for_deaths(caplog):

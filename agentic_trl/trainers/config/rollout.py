@@ -108,6 +108,11 @@ class RolloutConfig(GRPOConfig):
         True,
         help="Write one generation per logging_steps to output_dir/trajectories as JSON lines.",
     )
+    tracked_episodes: Count = knob(
+        8,
+        help="Episodes of each generation that log_trajectories writes whose conversations go to the trackers of report_to; 0 sends "
+        "none.",
+    )
     log_format: str = knob(
         "lines",
         help="What a run prints: 'lines', one a logging step with what moved and a summary at the end, or TRL's 'dict'.",

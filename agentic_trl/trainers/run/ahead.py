@@ -169,7 +169,7 @@ class Ahead:
         pipeline = self._pipeline or self._open()
         quiet = trainer.args.disable_tqdm or not trainer.accelerator.is_main_process
         began = monotonic()
-        with RolloutBar(len(tasks), description="rollout", disable=quiet) as bar:
+        with RolloutBar(len(tasks), description="rollout", disable=quiet, ahead=True) as bar:
             played: list[Trajectory] = pipeline.take(generation, bar.advance)
         log = trainer._metrics["train"]
         log["rollout/waited_seconds"].append(monotonic() - began)

@@ -106,6 +106,7 @@ class Console(TrainerCallback):
         self._steps_before = state.global_step
         latest = {one.prefix: replace(one, step=0) for one in self._evaluations}
         self._evaluations = list(latest.values())
+        self._lines.begin(state.log_history, text=self._text)
         for entry in state.log_history:  # of the run that is resumed
             if prefix := evaluated(entry):
                 self._keep(entry, prefix, entry["step"])

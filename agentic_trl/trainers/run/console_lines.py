@@ -139,6 +139,26 @@ class Lines:
     """Whether the mean score was seen to be something else than the success rate; it has a column then."""
     _earlier: dict[Column, deque[float]] = field(init=False, default_factory=dict)
     _first: dict[str, tuple[float, float]] = field(init=False, default_factory=dict)
+    _latest: dict[str, tuple[float, float]] = field(init=False, default_factory=dict)
+
+    def begin(self, history: Iterable[Mapping[str, Any]], *, text: bool) -> None:
+        """Begin a training: its figures are compared with its own, and its evaluations with its first.
+
+        What was evaluated last is the first where the training's own log has none.
+
+        Args:
+            history: Logs of the run that is resumed; none of a new one.
+            text: Whether episodes are prompts.
+        """
+        before, self._first = self._latest, {}
+        self._earlier.clear()
+        for logs in history:
+            prefix = evaluated(logs)
+            if prefix is None:
+                self.training(logs, step=0, steps=0)
+            else:
+                self.evaluation(logs, step=0, steps=0, prefix=prefix, text=text)
+        self._first = {**before, **self._first}
 
     def training(self, logs: Mapping[str, Any], *, step: int, steps: int) -> str | None:
         """Return the line of a log of training; ``None`` if it says nothing of the columns.
@@ -188,7 +208,8 @@ class Lines:
             return _joined(step, steps, [label, *_plain(columns, figures)])
         ends = [number_of(figures, f"success_rate/{end}") for end in ("low", "high")]
         low, high = (value if end is None else end for end in ends)
-        first, half = self._first.setdefault(prefix, (value, (high - low) / 2))
+        self._latest[prefix] = value, (high - low) / 2
+        first, half = self._first.setdefault(prefix, self._latest[prefix])
         difference = value - first
         apart = abs(difference) > hypot(half, (high - low) / 2)
         success = SUCCESS.shown(value, difference if apart else None).rstrip()

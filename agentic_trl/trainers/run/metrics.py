@@ -7,7 +7,12 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from agentic_trl.batching import EpisodeSet
-from agentic_trl.broken_batches import refuse_broken_batch, summarize_faults, warn_of_useless_batch
+from agentic_trl.broken_batches import (
+    refuse_broken_batch,
+    summarize_faults,
+    warn_of_many_kinds,
+    warn_of_useless_batch,
+)
 from agentic_trl.evaluation import EpisodeRecord, summarize, summarize_staleness, summarize_tasks
 from agentic_trl.repeated import RepeatedWarnings
 from agentic_trl.trainers.config.host import Host
@@ -56,12 +61,11 @@ def evaluation_metrics(
         ValueError: If no first prompt fits the context.
     """
     records = gather_object([EpisodeRecord.of(one) for one in trajectories])
-    alone = RepeatedWarnings(main=trainer.accelerator.is_main_process)
-    refuse_broken_batch(
-        records,
-        max_failed_fraction=trainer.args.max_failed_fraction,
-        repeated=trainer.repeated if trainer.is_in_train else alone,
-    )
+    main = trainer.accelerator.is_main_process
+    repeated = trainer.repeated if trainer.is_in_train else RepeatedWarnings(main=main)
+    fraction = trainer.args.max_failed_fraction
+    refuse_broken_batch(records, max_failed_fraction=fraction, repeated=repeated)
+    warn_of_many_kinds(records, repeated)
     metrics = {**summarize_tasks(records), **summarize_faults(records)}
     return {f"{prefix}_{name}": value for name, value in metrics.items()}
 

@@ -116,8 +116,8 @@ def _done(trainer: Host, training: Training) -> str:
 
 def _generations(trainer: Host, steps: int) -> int:
     """Return the generation batches that so many optimizer steps take."""
-    calls = steps * trainer.args.gradient_accumulation_steps
-    return int(math.ceil(calls / calls_per_generation(trainer)))
+    calls = steps * int(trainer.args.gradient_accumulation_steps)
+    return math.ceil(calls / calls_per_generation(trainer))
 
 
 def _outcome(evaluations: Sequence[Evaluated], folder: Path, training: Training) -> str:

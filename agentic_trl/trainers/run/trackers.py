@@ -1,6 +1,6 @@
 """Logged episodes where people look already: in the trackers of ``report_to``, beside the scalars that transformers sends there.
 
-Of each generation that ``log_trajectories`` writes, the first ``MOST`` episodes of the first rank: trackio gets a ``Trace`` each, with a span a
+Of each generation that ``log_trajectories`` writes, the first ``tracked_episodes`` of the first rank: trackio gets a ``Trace`` each, with a span a
 turn; TensorBoard a text each; Weights & Biases a table. A tracker is one whose callback the trainer has. What it raises is a warning.
 """
 
@@ -20,11 +20,14 @@ from agentic_trl.user_values import clean_text, cut_text
 
 logger = logging.getLogger(__name__)
 
-MOST = 8
-"""Episodes of a generation that are sent."""
-
 LONGEST = 20_000
-"""Characters of a message that are sent."""
+"""Characters of an episode's conversation that are sent, and of the actions in its spans."""
+
+SHORTEST = 100
+"""Characters that a part of a text has at least; where fewer are left, ``CUT`` takes its place."""
+
+CUT = "[... cut ...]"
+"""Stands for a text behind the first ``LONGEST`` characters."""
 
 STEP = "train/global_step"
 """Name by which transformers tells Weights & Biases and trackio the optimizer step."""
@@ -41,12 +44,13 @@ def show_episodes(trainer: Host, lines: Iterable[Line]) -> None:
 
     Args:
         trainer: The trainer; its first process sends.
-        lines: Episodes of a generation that is logged; the first ``MOST`` are read.
+        lines: Episodes of a generation that is logged; the first ``tracked_episodes`` are read.
     """
     if not trainer.accelerator.is_main_process:
         return
-    senders = list(_senders(trainer))
-    episodes = list(islice(lines, MOST)) if senders else []
+    most = trainer.args.tracked_episodes
+    senders = list(_senders(trainer)) if most else []
+    episodes = [bounded(one) for one in islice(lines, most)] if senders else []
     for name, send in senders:
         try:
             send(episodes, trainer.state.global_step)
@@ -106,7 +110,7 @@ def as_trace(episode: Line, step: int) -> dict[str, Any]:
     failed = bool(episode["error"])
     metadata = {
         **_facts(episode, step),
-        "task": episode["task"],
+        "task": _short(episode["task"]),
         "status": "error" if failed else "ok",
     }
     metadata["rewards"] = [turn["reward"] for turn in episode["turns"]]
@@ -154,6 +158,39 @@ def as_text(episode: Line) -> str:
     """
     parts = [f"[{title}]\n{text}" for title, text in _said(episode)]
     return "\n\n".join([_head(episode), *parts])
+
+
+def bounded(episode: Line) -> Line:
+    """Return an episode with ``LONGEST`` characters of its conversation, and of its actions.
+
+    Args:
+        episode: The episode.
+    """
+    said = [
+        (index, key, str(value))
+        for index, message in enumerate(episode["messages"])
+        for key, value in message.items()
+        if value and key != "role"
+    ]
+    messages = [dict(message) for message in episode["messages"]]
+    for (index, key, _), text in zip(said, _cut(text for *_, text in said), strict=True):
+        messages[index][key] = text
+    actions = _cut(turn["action"] for turn in episode["turns"])
+    turns = [
+        {**turn, "action": action} for turn, action in zip(episode["turns"], actions, strict=True)
+    ]
+    return {**episode, "messages": messages, "turns": turns}
+
+
+def _cut(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts that have ``LONGEST`` characters together."""
+    left = LONGEST
+    for text in texts:
+        if len(text) <= left:
+            yield text
+        else:
+            yield cut_text(text, left) if left >= SHORTEST else CUT
+        left = max(left - len(text), 0)
 
 
 def _head(episode: Line) -> str:

@@ -3,7 +3,8 @@
 Mutations seen red: noise of the spread instead of neighbouring lines; a difference without earlier lines; the last line alone as
 what is earlier; an evaluation's difference inside of the intervals; blanks left out where a step has no rollout; a callback of the user's
 replaced; lines of other ranks; lines in a notebook; the callback not removed by the classes of transformers; a text
-of a log formatted as a number; an error of a line raised.
+of a log formatted as a number; an error of a line raised; lines of an earlier training
+kept, those of a resumed one not read.
 """
 
 import logging
@@ -146,6 +147,28 @@ def test_an_evaluation_is_compared_with_the_first(tmp_path):
     assert said.startswith("step 0/9  held-out hard  success 0.90 (0.80")
 
 
+def test_a_training_is_compared_with_its_own_lines(tmp_path):
+    lines = Lines(columns_of(make_args(tmp_path), text=False))
+    place = {"step": 6, "steps": 9}
+
+    def said(rate, half=None):
+        if half is None:
+            return lines.training(FLAT_RUN | {"success_rate": rate}, **place)
+        return lines.evaluation(held_out(rate, half), **place, prefix="eval", text=False)
+
+    for _ in range(5):
+        said(0.5)
+    said(0.25, 0.1)
+    said(0.5, 0.1)
+    lines.begin([], text=False)
+    assert "+" not in said(0.75)
+    # The last evaluation is what the training begins with: +.25 of it, not +.5 of the first.
+    assert "+0.25" in said(0.75, 0.1)
+    lines.begin([*[FLAT_RUN] * 5, held_out(0.125, 0.1), held_out(0.25, 0.1)], text=False)
+    assert "+0.25" in said(0.75)
+    assert "+0.62" in said(0.75, 0.1)  # .75 less .125
+
+
 def test_logs_of_training_are_no_evaluation():
     assert evaluated(FLAT_RUN | {"x_success_rate": 1.0, "stop/terminated": 1.0}) is None
 
@@ -264,6 +287,15 @@ class TestRuns:
             "The line of optimizer step 1 could not be printed (BrokenPipeError: nobody reads); the run goes on.",
             "The run has no summary (BrokenPipeError: nobody reads).",
         ]
+
+    def test_a_training_begins_its_lines_anew(self, tmp_path, monkeypatch):
+        begun = []
+        monkeypatch.setattr(Lines, "begin", lambda self, history, text: begun.append(list(history)))
+        trainer = self.trainer(tmp_path, save_strategy="steps", save_steps=1)
+        trainer.train()
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        assert [len(one) for one in begun] == [0, 1]
+        assert begun[1][0]["step"] == 1
 
     def test_without_an_environment_nothing_changes(self, tmp_path):
         args = make_args(tmp_path, given=("train", "eval"), max_turns=None)

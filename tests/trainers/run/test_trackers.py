@@ -2,7 +2,7 @@
 
 Stand-ins for trackio and wandb record what they are given; the real packages are asked where they are installed.
 
-Mutations seen red: a span's reward of the turn before; no bound on the episodes; a fence that a message can end; control characters kept;
+Mutations seen red: a span's reward of the turn before; no bound on the episodes, or on the characters of one; a fence that a message can end; control characters kept;
 calls of tools as text; an error of a tracker raised; the warning said at each step; episodes sent that are not logged; an error
 of a callback or of TRL's timing raised; a tracker that cannot begin passed over; times sent outside of training.
 """
@@ -171,6 +171,9 @@ def test_the_first_episodes_of_logged_generations_are_sent(tmp_path, monkeypatch
     traces, table = (one["episodes"] for one in module.logged[:2])
     places = [(one["metadata"]["group"], one["metadata"]["member"]) for one in traces]
     assert places == [(n // 4, n % 4) for n in range(8)]
+    for one in traces:
+        said = [message["role"] for message in one["messages"]]
+        assert said.count("assistant") == one["metadata"]["turns"] == len(one["spans"])
     assert table["columns"] == list(trackers.COLUMNS)
     assert [row[1:3] for row in table["data"]] == [list(one) for one in places]
     assert [(tag, step) for tag, _, step in writer] == [
@@ -180,6 +183,26 @@ def test_the_first_episodes_of_logged_generations_are_sent(tmp_path, monkeypatch
         line = json.loads(next(file))
     assert module.logged[2]["episodes"][0]["metadata"]["score"] == line["score"]
     assert writer[8][1] == as_markdown(line)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_as_many_are_sent_as_wished(tmp_path, monkeypatch, count):
+    module = Module()
+    played(tmp_path, monkeypatch, [bare(TrackioCallback)], module, tracked_episodes=count)
+    assert [len(one["episodes"]) for one in module.logged] == [count] * 2 * bool(count)
+
+
+def test_an_episode_is_cut_as_a_whole():
+    line = episode("b" * 19_950)  # behind 10 + 12 + 1 + 4 characters: 19 977, and 23 are left
+    line["messages"].append({"role": "assistant", "content": "c" * 24})
+    line["messages"].append({"role": "user", "content": "d"})
+    line["turns"][0]["action"] = "e" * 30_000
+    shown = trackers.bounded(line)
+    contents = [one["content"] for one in shown["messages"]]
+    assert contents[4:] == ["b" * 19_950, "up", trackers.CUT, trackers.CUT]
+    assert [len(one["action"]) for one in shown["turns"]] == [20_000, len(trackers.CUT)]
+    assert "[... 30000 characters in all ...]" in shown["turns"][0]["action"]
+    assert len(line["turns"][0]["action"]) == 30_000  # what is written stays
 
 
 def test_none_are_sent_where_none_are_logged(tmp_path, monkeypatch):
@@ -309,7 +332,7 @@ def test_trackio_shows_scalars_and_traces(tmp_path, monkeypatch):
     assert logged_names(trainer) <= {name for row in rows for name in row}
     assert len(traces) == 16
     messages, metadata, spans = map(orjson.loads, traces[0])
-    assert messages[0]["role"] == "system" or messages
+    assert [one["role"] for one in messages].count("assistant") == metadata["turns"]
     assert len(spans) == metadata["turns"]
 
 
