@@ -35,7 +35,7 @@ from agentic_trl import (
 )
 from agentic_trl.assets import embedded
 from agentic_trl.command_line import fail, find_user_modules, is_for_users, naming
-from agentic_trl.methods import methods_of
+from agentic_trl.methods import METHODS, methods_of
 from agentic_trl.old_names import KNOBS, new_flags
 from agentic_trl.trainers.config.paths import fixed
 from agentic_trl.trainers.run.console import console_of
@@ -174,9 +174,13 @@ def parse(arguments: Sequence[str]) -> Parsed:
     critic = method_of(arguments) in methods_of(critic=True)
     config = AgenticPPOConfig if critic else AgenticGRPOConfig
     parser = TrlParser((RecipeArguments, config, ModelConfig), allow_abbrev=False)
+    (named_method,) = [one for one in parser._actions if one.dest == "method"]
+    named_method.help = (
+        f"Paper whose knobs are set: {', '.join(METHODS)}; it decides which fields there are."
+    )
     if not torch.accelerator.is_available():
         parser.set_defaults(use_cpu=True, bf16=False)  # TRL's default, bf16, needs an accelerator.
-    flags = new_flags(arguments)
+    flags = new_flags(switched_off(arguments, parser))
     try:
         *parsed, in_file, on_line = _read(parser, flags)
         old = [f"{key}={value}" for key, value in _pairs(in_file) if key[2:] in KNOBS]
@@ -203,6 +207,24 @@ def parse(arguments: Sequence[str]) -> Parsed:
     for config in parsed:
         _refuse_containers(config)
     return tuple(parsed)
+
+
+def switched_off(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Return a command line in which ``--no_NAME`` of a field that is off by itself is ``--NAME false``.
+
+    The parser knows ``--no_NAME`` of fields that are on by default; a recipe may switch on the others.
+
+    Args:
+        words: The command line.
+        parser: The parser.
+    """
+    known = parser._option_string_actions
+    flags: list[str] = []
+    for word in words:
+        name = f"--{word.removeprefix('--no_')}"
+        off = word.startswith("--no_") and word not in known and name in known
+        flags += [name, "false"] if off else [word]
+    return flags
 
 
 def _refuse_containers(config: Any) -> None:

@@ -99,7 +99,7 @@ class EnvironmentHooks(GRPOTrainer):
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.normalizer = normalizer_of(self.args, trained)
         self.signals = SignalWatch.of(self)
-        self.threshold_watch = ThresholdWatch()
+        self.threshold_watch = ThresholdWatch(planpo=self.args.advantage == "planpo")
         self.ahead = ahead_of(self, manager)
         guard_trackers(self)
         self.add_callback(RunFiles(self))

@@ -40,6 +40,7 @@ class PPOTrainer(AgenticGRPOTrainer):
     """
 
     HAS_CRITIC: ClassVar[bool] = True
+    PLAYS_ENVIRONMENTS: ClassVar[bool] = False
     args: PPOConfig
 
     def __init__(
@@ -61,7 +62,7 @@ class PPOTrainer(AgenticGRPOTrainer):
                 of ``AgenticGRPOTrainer``.
 
         Raises:
-            ValueError: If there is no reward function, or no prompt, or the critic gives no value per position.
+            ValueError: If there is no reward function, or no prompt, or an environment, or the critic gives no value per position.
         """
         refuse_wrong_arguments(self, arguments)
         args = args or PPOConfig()
@@ -71,6 +72,11 @@ class PPOTrainer(AgenticGRPOTrainer):
             raise ValueError(
                 f"{type(self).__name__} got an `advantage_function`, expected none: its advantages come from the critic. "
                 "Use AgenticGRPOTrainer, or leave it out."
+            )
+        if not self.PLAYS_ENVIRONMENTS and arguments.get("environment") is not None:
+            raise ValueError(
+                f"{type(self).__name__} got an `environment`, expected none: it takes prompts, a turn each. Use "
+                "AgenticPPOTrainer with AgenticPPOConfig, or leave it out."
             )
         if arguments.get("environment") is None:
             if not arguments.get("reward_funcs"):
@@ -192,6 +198,7 @@ def _refuse_unfit(model: object, critic: nn.Module | None) -> None:
 class AgenticPPOTrainer(PPOTrainer):
     """Trains a policy and a critic on episodes: token-level GAE, or StepPO's GAE over turns."""
 
+    PLAYS_ENVIRONMENTS: ClassVar[bool] = True
     args: AgenticPPOConfig
 
     def __init__(

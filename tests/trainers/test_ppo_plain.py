@@ -1,7 +1,7 @@
 """PPO on ordinary text: prompts, reward functions and reward models, one episode a prompt.
 
 Mutations seen red: the reward function's value dropped; text prompts sent through the chat template;
-episodes of one turn given two.
+episodes of one turn given two; an environment played.
 """
 
 import pytest
@@ -125,7 +125,10 @@ def test_a_reward_model_scores_the_text(tmp_path):
     )
     trainer.train()
     one = kept[0]
-    text = "".join(m["content"] for m in one.messages[:-1])
+    text = "".join(m["content"] for m in one.messages)
+    assert (
+        one.messages[-1]["role"] == "assistant"
+    )  # the end of an episode of one turn is no message
     ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         assert one.score == pytest.approx(judge(input_ids=ids).logits.item(), abs=EXACT)
@@ -143,6 +146,11 @@ def test_the_old_number_of_episodes_is_played(tmp_path, length):
 def test_without_a_reward_it_refuses(tmp_path):
     with pytest.raises(ValueError, match="PPOTrainer got no `reward_funcs`"):
         make(tmp_path, TEXTS, None)
+
+
+def test_with_an_environment_it_refuses(tmp_path):
+    with pytest.raises(ValueError, match=r"PPOTrainer got an `environment`.*AgenticPPOTrainer"):
+        PPOTrainer("no model", PPOConfig(str(tmp_path), use_cpu=True), environment="FrozenLake-v1")
 
 
 def share_of_a(prompts, completion_ids, **kwargs):

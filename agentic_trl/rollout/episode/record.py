@@ -186,6 +186,9 @@ class Record:
         ended = stop is StopReason.TERMINATED
         cut = not stop.failed and not ended
         decides = ended and self.said is None
+        messages = tuple(self.served or self.conversation.messages)
+        if ended and messages and messages[-1] == {"role": "user", "content": ""}:
+            messages = messages[:-1]  # an environment that ended without a word
         one = Trajectory(
             turns=tuple(self.turns),
             group=start.group,
@@ -195,7 +198,7 @@ class Record:
             score=self.score,
             success_threshold=start.success_threshold if decides else None,
             task=start.task,
-            messages=tuple(self.served or self.conversation.messages),
+            messages=messages,
             unused_turns=self.unused,
             unused_tokens=self.unused_tokens,
             given_messages=self.given,

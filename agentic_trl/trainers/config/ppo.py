@@ -59,7 +59,7 @@ class PPOConfig(AgenticGRPOConfig):
         if self.share_prefixes:
             raise ValueError(
                 "share_prefixes=True: got a trainer with a critic, expected one without: critics read whole rows. "
-                "Leave it at False."
+                "Leave it at False, on a command line --no_share_prefixes."
             )
         given: Any = self
         single = given.num_generations == 1

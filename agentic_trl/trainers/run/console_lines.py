@@ -62,6 +62,7 @@ class Column:
         """
         moved = "" if difference is None else f"{difference:+.{self.decimals}f}"
         moved = "" if float(moved or 0) == 0 else f" {moved}{self.unit}"
+        value = round(value, self.decimals) + 0.0  # no -0.0
         text = f"{self.label} {value:{self.width}.{self.decimals}f}{self.unit}{moved}"
         return text.ljust(self.room)
 

@@ -3,6 +3,7 @@
 TRL writes the card and takes ``_name``, ``_paper`` and ``_tag_names`` of the trainer; a section is added at its end.
 """
 
+import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -47,8 +48,24 @@ def complete_card(trainer: Host) -> None:
         f"- Environment: {names}",
         f"- agentic_trl: {package_version()}",
     ]
+    card = _without_nameless(card)
     text = "\n".join([card.rstrip(), "", HEADING, "", *lines, ""])
     path.write_text(text, encoding="utf-8", newline="\n")
+
+
+NAMELESS = (
+    r"(?<=^# Model Card) for None$",
+    r"^This model is a fine-tuned version of \[None\]\(.*\n",
+    r"^## Quick start\n(?:(?!## ).*\n)*?.*model=\"None\"(?:.*\n)*?(?=## )",
+)
+"""What TRL's card says of a model that has no name: its title, what it comes from, and how to load it."""
+
+
+def _without_nameless(card: str) -> str:
+    """Return TRL's card without what it says of a model that has no name."""
+    for part in NAMELESS:
+        card = re.sub(part, "", card, flags=re.MULTILINE)
+    return card
 
 
 def package_version() -> str:

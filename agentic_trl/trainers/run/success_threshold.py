@@ -14,8 +14,13 @@ STEPS = 50
 class ThresholdWatch:
     """Looks at the episodes whose score decides about success, and warns once."""
 
-    def __init__(self) -> None:
-        """Have seen nothing yet."""
+    def __init__(self, *, planpo: bool = False) -> None:
+        """Have seen nothing yet.
+
+        Args:
+            planpo: Whether PlanPO learns from success in this run.
+        """
+        self._planpo = planpo
         self._first: int | None = None
         self._largest: EpisodeRecord | None = None
         self._over = False
@@ -33,8 +38,9 @@ class ThresholdWatch:
             self._over = True
             logger.warning(
                 "No episode of %d steps reached success_threshold=%g: the largest score was %g. Success is what "
-                "success_rate counts and what PlanPO learns from. Set success_threshold to the score that is one.",
+                "success_rate counts%s. Set success_threshold to the score that is one.",
                 step - first + 1,
                 largest.success_threshold,
                 largest.score,
+                " and what PlanPO learns from" if self._planpo else "",
             )

@@ -161,10 +161,14 @@ def _whiten_over_ranks(
     return mine
 
 
+ROUNDING = 1e-10
+"""Variance that returns have by rounding in float32, as a share of the mean square of values and returns."""
+
+
 def _value_metrics(
     value: Float[Tensor, " position"], returns: Float[Tensor, " position"]
 ) -> dict[str, float]:
-    """Explained variance of the returns by the values, and the two means, over all ranks."""
+    """Explained variance of the returns by the values, where they vary, and the two means, over all ranks."""
     everywhere = gather_object([(value, returns)])
     value = torch.cat([v for v, _ in everywhere])
     returns = torch.cat([r for _, r in everywhere])
@@ -176,6 +180,7 @@ def _value_metrics(
         "critic/value_mean": value.mean().item(),
         "critic/return_mean": returns.mean().item(),
     }
-    if variance > 0:
+    # Returns are sums of values and advantages: what they vary by below this is rounding.
+    if variance > ROUNDING * torch.cat([value, returns]).square().mean().item():
         metrics["critic/explained_variance"] = 1 - unexplained / variance
     return metrics

@@ -4,7 +4,7 @@ Mutations seen red: noise of the spread instead of neighbouring lines; a differe
 what is earlier; an evaluation's difference inside of the intervals; blanks left out where a step has no rollout; a callback of the user's
 replaced; lines of other ranks; lines in a notebook; the callback not removed by the classes of transformers; a text
 of a log formatted as a number; an error of a line raised; lines of an earlier training
-kept, those of a resumed one not read.
+kept, those of a resumed one not read; -0.0000.
 """
 
 import logging
@@ -17,7 +17,7 @@ from transformers import trainer as transformers_trainer
 from agentic_trl.trainers.grpo import AgenticGRPOTrainer
 from agentic_trl.trainers.run import console, summary
 from agentic_trl.trainers.run.console import Console, console_of, set_up_console
-from agentic_trl.trainers.run.console_lines import Lines, columns_of, evaluated, moved
+from agentic_trl.trainers.run.console_lines import KL, Lines, columns_of, evaluated, moved
 from tests.tiny import (
     make_args,
     make_model,
@@ -115,6 +115,11 @@ def test_a_critic_has_its_explained_variance(tmp_path):
     labels = [one.label for one in columns_of(trainer.args, text=False)]
     assert "explained" in labels
     assert "flat" not in labels
+
+
+def test_a_figure_of_nothing_has_no_sign():
+    assert KL.shown(-0.00001, None).rstrip() == "kl 0.0000"
+    assert KL.shown(-0.00005001, None).rstrip() == "kl -0.0001"
 
 
 def test_notes_stand_behind_the_columns(tmp_path):

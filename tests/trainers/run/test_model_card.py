@@ -1,6 +1,7 @@
 """The model card says which method, environment and version a model comes from.
 
-Mutations seen red: a paper's number of another method; a user's advantage function under the name of a paper.
+Mutations seen red: a paper's number of another method; a user's advantage function under the name of a paper; what TRL
+says of a model without a name left in.
 """
 
 import json
@@ -49,6 +50,17 @@ def card(folder, method, *, critic=False, **arguments):
     made.create_model_card()
     made.create_model_card()
     return (folder / "README.md").read_text(), made
+
+
+def test_a_card_says_nothing_of_a_name_that_a_model_has_not(tmp_path):
+    text, trainer = card(tmp_path, "grpo")
+    assert "None" not in text
+    assert "\n# Model Card\n" in text
+    assert "## Quick start" not in text
+    assert "trained with" in text
+    trainer.create_model_card(model_name="mine")
+    named = (tmp_path / "README.md").read_text()
+    assert "None" not in named
 
 
 @pytest.mark.parametrize(

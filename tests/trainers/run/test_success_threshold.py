@@ -1,7 +1,7 @@
 """The word about a threshold that no score reaches.
 
 Mutations seen red: a step late; every batch; after a success; episodes that speak for themselves counted;
-the last score for the largest.
+the last score for the largest; PlanPO named in every run.
 """
 
 import logging
@@ -47,6 +47,15 @@ def test_it_warns_once_and_names_knob_value_and_largest_score(caplog):
         "No episode of 50 steps reached success_threshold=1: the largest score was 0.4."
     )
     assert "Set success_threshold" in text
+
+
+@pytest.mark.parametrize("planpo", [False, True])
+def test_planpo_is_named_where_it_learns(caplog, planpo):
+    watch = ThresholdWatch(planpo=planpo)
+    watch.look([record(0.1)], step=0)
+    watch.look([record(0.1)], step=49)
+    (said,) = caplog.messages
+    assert ("PlanPO" in said) is planpo
 
 
 def test_steps_are_those_of_the_optimizer_from_where_the_run_began(caplog):

@@ -2,7 +2,7 @@
 
 Mutations seen red: value read at the token instead of before it; reward at the first token of a turn;
 critic trained at all tokens under step_gae; value loss without its half; critic on the policy's learning
-rate; the critic's adapter left on for the policy; rewards of reward functions dropped.
+rate; the critic's adapter left on for the policy; rewards of reward functions dropped; the variance of rounding explained.
 """
 
 from dataclasses import replace
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from agentic_trl.trainers.model.peft_adapters import same_flags
+from agentic_trl.trainers.update.critic_credit import _value_metrics
 from agentic_trl.turn_table import turn_table
 from agentic_trl.types import StopReason
 from tests.tiny import largest_difference, scripted_trajectories
@@ -18,6 +19,17 @@ from tests.tolerances import EXACT
 from tests.trainers.update.ppo_tools import make_ppo
 
 pytestmark = [pytest.mark.trainer, pytest.mark.usefixtures("doubles")]
+
+
+@pytest.mark.parametrize("reward", [0.1, -37.3])
+def test_variance_is_explained_where_returns_vary(reward):
+    """Values 0 and 1 of returns 0 and 2: what is left varies by .5, the returns by 2, so 1 - .5 / 2."""
+    metrics = _value_metrics(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]))
+    assert metrics["critic/explained_variance"] == 0.75
+    value = torch.linspace(-3, 3, 40) * reward
+    equal = (reward - value) + value  # as credit sums them: equal but for rounding
+    assert equal.var() > 0
+    assert "critic/explained_variance" not in _value_metrics(value, equal)
 
 
 def value_at(trainer, ids):
