@@ -163,7 +163,7 @@ def calling(name, **arguments):
 class Sums(TextEnv):
     """Asks for a sum; the tool adds, and the result is the answer."""
 
-    tools = [{"type": "function", "function": {"name": "calculate"}}]
+    tools = ({"type": "function", "function": {"name": "calculate"}},)
     last = "{}"
 
     def reset(self, *, seed=None, options=None):
