@@ -20,7 +20,7 @@ from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
 from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.host import Model
-from agentic_trl.trainers.config.paths import fixed
+from agentic_trl.trainers.config.paths import named_model
 from agentic_trl.trainers.config.ranges import check_numbers
 from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
@@ -77,8 +77,8 @@ def evaluate(
     """Play held-out tasks and summarise them.
 
     Args:
-        model: Path or name of a causal language model or of a PEFT adapter, which goes to the accelerator if
-            there is one; or a model, which stays where it is.
+        model: Path or name of a causal language model (``"tiny"`` and ``"tiny-tools"`` are embedded) or of a
+            PEFT adapter, which goes to the accelerator if there is one; or a model, which stays where it is.
         environment: A registered id, a class, a factory, or a dictionary of them.
         base_url: OpenAI-compatible URL of a server, such as ``http://127.0.0.1:8000/v1``: ``model`` is the name of a model
             there, and the key that of the environment variable OPENAI_API_KEY. Trajectories hold texts, and no ids.
@@ -137,8 +137,7 @@ def evaluate(
     chosen = _settings(settings, how)
     remote = None if base_url is None else _remote(model, base_url, tokenizer)
     if remote is None:
-        model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
-        tokenizer = fixed(tokenizer)
+        model, tokenizer = named_model(model), named_model(tokenizer)
     with keeping("An environment"):
         specs = resolve_environments(environment, environment_kwargs)
         refuse_missing_packages(specs)
