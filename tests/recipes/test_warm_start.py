@@ -1,7 +1,7 @@
 """The warm start: it demonstrates with the recipe's environment, teaches the answers, and saves one plain model.
 
-Mutations seen red: the adapter saved unmerged; a loss over the prompts too; unsolved demonstrations kept; the tokenizer not saved;
-no word about the first demonstration; a short name asked of the hub; dictionaries of the Trainer printed.
+Mutations seen red: the adapter saved unmerged; a loss over the prompts too; unsolved demonstrations kept; the tokenizer not saved.
+
 """
 
 import re

@@ -2,7 +2,7 @@
 
 The numbers come from the episodes' own ids and rows, and from a trainer's evaluation of the same greedy policy.
 
-Mutations seen red: no refusal; functions left out; one of two functions left out; the environment's score counted twice;
+Mutations seen red: functions left out;
 coroutines not waited for; no environments kept; the warning of a missing column left out; models taken.
 """
 
