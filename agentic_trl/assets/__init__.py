@@ -5,6 +5,7 @@ how, and how good the policy is.
 """
 
 from importlib.resources import files
+from pathlib import Path
 
 
 def tiny_policy() -> str:
@@ -40,7 +41,8 @@ def embedded(model: str) -> str:
     """Return the folder of an embedded policy that is called by its short name, and any other name as it is.
 
     Args:
-        model: ``"tiny"``, ``"tiny-tools"``, or the name or path of a model.
+        model: ``"tiny"``, ``"tiny-tools"``, or the name or path of a model; a folder of that name in the working
+            directory wins.
     """
     folders = {"tiny": tiny_policy, "tiny-tools": tool_policy}
-    return folders[model]() if model in folders else model
+    return folders[model]() if model in folders and not Path(model).is_dir() else model

@@ -9,7 +9,6 @@ from typing import Any
 
 import rich
 
-from agentic_trl.assets import embedded
 from agentic_trl.command_line import json_object, naming, prepare_file
 from agentic_trl.commands.evaluation_report import report
 from agentic_trl.trainers.evaluate import evaluate
@@ -82,8 +81,6 @@ def run(words: Sequence[str]) -> int:
         prepare_file(options.output)
     names = inspect.signature(evaluate).parameters.keys() & vars(options)
     given = {name: getattr(options, name) for name in names}
-    if options.base_url is None:
-        given["model"] = embedded(options.model)
     with naming(options.model):
         result = evaluate(**given)
     for trajectory in result.trajectories[: options.show]:

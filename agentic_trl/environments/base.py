@@ -279,8 +279,8 @@ class Environment(Protocol):
 class Oracle(Protocol):
     """A scripted policy that knows a way to the goal."""
 
-    def act(self, environment: Any) -> str:
-        """Return the next action.
+    def act(self, environment: Any) -> Any:
+        """Return the next action: a text, or with tools a message with ``content`` and ``tool_calls``.
 
         Args:
             environment: An environment with a running episode.
@@ -291,10 +291,10 @@ class Oracle(Protocol):
 class OwnOracle:
     """The scripted policy of an environment that has a method ``oracle``."""
 
-    def act(self, environment: Any) -> str:
-        """Return the next action.
+    def act(self, environment: Any) -> Any:
+        """Return the next action: a text, or with tools a message with ``content`` and ``tool_calls``.
 
         Args:
             environment: An environment with a running episode, built so that it knows the way.
         """
-        return str(environment.oracle())
+        return environment.oracle()

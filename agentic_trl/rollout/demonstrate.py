@@ -2,7 +2,9 @@
 
 A model can be taught with them before it is trained by reward. Contract: the episodes go through the
 rollout that training uses, so that prompts, limits, history and stop reasons are the same; each response is
-the oracle's action as the environment's format writes it, without reasoning, and the end-of-turn token.
+the oracle's action as the environment's format writes it, without reasoning, and the end-of-turn token. With tools an
+action is a message, or a text that is its content, and the chat template writes it; what is not read back as the same
+message is refused.
 ``supervised_examples`` gives the rows of a data set for TRL's ``SFTTrainer``: the loss is taken at the
 tokens of the responses alone.
 """
@@ -15,13 +17,17 @@ from typing import Any
 from torch import nn
 
 from agentic_trl.batching import build_rows
+from agentic_trl.chat_messages import plain_message
 from agentic_trl.environments.base import Environment, Oracle
 from agentic_trl.environments.spec import EnvSpec
 from agentic_trl.rollout.engines.base import Request, Sample
 from agentic_trl.rollout.env_pool.env_attributes import read_setup
 from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
+from agentic_trl.rollout.text.answers import said_key
 from agentic_trl.rollout.text.chat import ChatFormat
+from agentic_trl.rollout.text.tool_format import shared
 from agentic_trl.types import Trajectory
+from agentic_trl.user_values import quoted
 
 
 def demonstrate(
@@ -118,8 +124,44 @@ class _OracleEngine:
         self.waiting = []
 
     def _sample(self, request: Request) -> Sample:
-        action_format = read_setup(self.environment).action_format
-        text = action_format.write(self.oracle.act(self.environment))
+        action = self.oracle.act(self.environment)
+        if request.tools:
+            text = _written(self.chat, request, action)
+        elif isinstance(action, Mapping):
+            raise TypeError(
+                f"The oracle's action is {quoted(action)}, expected a text: the environment shows no tools. Return the "
+                "text that `step` is to receive, or give the environment `tools`."
+            )
+        else:
+            text = read_setup(self.environment).action_format.write(str(action))
         ids = (*self.chat.encode(text, first=False), self.end)
         said = ids[: request.max_new_tokens]
         return Sample(ids=said, logprobs=(0.0,) * len(said), truncated=len(said) < len(ids))
+
+
+def _written(chat: ChatFormat, request: Request, action: Any) -> str:
+    """Return a message as the chat template writes it behind a prompt, without the end of the turn.
+
+    Args:
+        chat: The format of the conversation.
+        request: The prompt.
+        action: The message, whose calls need no ids, or the text of one.
+
+    Raises:
+        ValueError: If the template writes something that is read as another message.
+    """
+    given = action if isinstance(action, Mapping) else {"content": str(action)}
+    message = plain_message({**given, "role": "assistant"})
+    for number, call in enumerate(message.get("tool_calls") or ()):
+        call.setdefault("id", f"call{number:05d}")
+    prompt = chat.render(request.messages, request.tools)
+    whole = chat.render([*request.messages, message], request.tools, generation=False)
+    end = chat.tokenizer.eos_token
+    text = whole[shared(prompt, whole) :].split(end)[0].rstrip()
+    answer = chat.tool_format.read(text, end=end, prompt=prompt, tools=request.tools)
+    if answer.malformed or answer.key[1:] != said_key(message):
+        raise ValueError(
+            f"The oracle's action {quoted(action)} cannot be demonstrated: the chat template writes it as {quoted(text)}, "
+            "which is read as another message. Leave marks of calls out of its text, or take another chat template."
+        )
+    return text

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -21,16 +21,18 @@ from agentic_trl.rollout.manager import RolloutManager, RolloutSettings
 from agentic_trl.rollout.text.chat import WindowHistory, full_history
 from agentic_trl.trainers.config.arguments import settings_for, within
 from agentic_trl.trainers.config.host import Model
-from agentic_trl.trainers.config.paths import fixed
+from agentic_trl.trainers.config.paths import named_model
 from agentic_trl.trainers.config.ranges import check_numbers
 from agentic_trl.trainers.model.context_limit import context_limit
 from agentic_trl.trainers.model.loading import load_model, load_tokenizer, stop_ids
 from agentic_trl.trainers.model.peft_adapters import refuse_prompt_learning
 from agentic_trl.trainers.model.probe import probe_for_evaluation
 from agentic_trl.trainers.model.remote import RemotePlay, without_ids
-from agentic_trl.trainers.user_code.missing import refuse_missing_packages
+from agentic_trl.trainers.user_code.missing import asks_for, refuse_missing_packages
+from agentic_trl.trainers.user_code.scoring import Scorer, read_reward_functions
 from agentic_trl.trainers.user_code.tasks import (
     has_text_prompts,
+    refuse_unrewarded,
     resolve_environments,
     task_dataset,
 )
@@ -53,6 +55,7 @@ def evaluate(
     *,
     base_url: str | None = None,
     tokenizer: PreTrainedTokenizerBase | str | None = None,
+    reward_funcs: Any = None,
     tasks: Sequence[Mapping[str, Any]] | None = None,
     num_tasks: Positive = 200,
     attempts: Positive = 1,
@@ -75,12 +78,13 @@ def evaluate(
     """Play held-out tasks and summarise them.
 
     Args:
-        model: Path or name of a causal language model or of a PEFT adapter, which goes to the accelerator if
-            there is one; or a model, which stays where it is.
+        model: Path or name of a causal language model (``"tiny"`` and ``"tiny-tools"`` are embedded) or of a
+            PEFT adapter, which goes to the accelerator if there is one; or a model, which stays where it is.
         environment: A registered id, a class, a factory, or a dictionary of them.
         base_url: OpenAI-compatible URL of a server, such as ``http://127.0.0.1:8000/v1``: ``model`` is the name of a model
             there, and the key that of the environment variable OPENAI_API_KEY. Trajectories hold texts, and no ids.
         tokenizer: The model's tokenizer, or its name; ``None`` loads it by the model's name.
+        reward_funcs: A reward function of TRL's kind, or a list of them, added to the environment's score, each with weight 1.
         tasks: Dataset rows; ``None`` makes ``num_tasks`` of the environment's held-out tasks.
         num_tasks: Number of tasks made.
         attempts: Episodes of each task; more than one gives ``pass@k`` and ``pass^k``.
@@ -112,8 +116,8 @@ def evaluate(
         ConnectionError: If the server of ``base_url`` cannot be reached.
         ImportError: If a package of the environment is missing.
         PermissionError: If the server does not take the key.
-        TypeError: If there is a ``base_url``, and ``model`` is no name.
-        ValueError: If the server does not know the model, the environment is unknown, the tokenizer has no chat template or does not fit the
+        TypeError: If there is a ``base_url``, and ``model`` is no name, or a reward function is none.
+        ValueError: If nothing scores the episodes, the server does not know the model, the environment is unknown, the tokenizer has no chat template or does not fit the
             model, the model cannot be sampled right, a number is out of range, or ``settings`` come with an
             argument that they replace.
     """
@@ -134,12 +138,20 @@ def evaluate(
     chosen = _settings(settings, how)
     remote = None if base_url is None else _remote(model, base_url, tokenizer)
     if remote is None:
-        model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
-        tokenizer = fixed(tokenizer)
+        model, tokenizer = named_model(model), named_model(tokenizer)
     with keeping("An environment"):
         specs = resolve_environments(environment, environment_kwargs)
         refuse_missing_packages(specs)
+        refuse_unrewarded(
+            specs,
+            reward_funcs,
+            lost="success with it",
+            pass_on="`reward_funcs` to evaluate() in Python",
+        )
         rows = list(task_dataset(specs, num_tasks, "eval") if tasks is None else tasks)
+    functions = read_reward_functions(reward_funcs, rows)
+    if asks_for(functions, "environments"):
+        chosen = replace(chosen, keep_environments=True)
     if remote is None:
         player, manager = local_player(
             model,
@@ -159,10 +171,13 @@ def evaluate(
     bar = RolloutBar(len(starts), description="evaluate", disable=not progress)
     with closing(manager), bar:
         trajectories = manager.play(player, starts, at_once=batch_size, progress=bar.advance)
+    if remote is not None:
+        trajectories = [without_ids(one) for one in trajectories]
+    if functions and trajectories:
+        trajectories = Scorer(functions, manager).score(trajectories)
     if remote is None:
         records = [EpisodeRecord.of(one) for one in trajectories]
     else:
-        trajectories = [without_ids(one) for one in trajectories]
         records = remote.records(trajectories)
     repeated = RepeatedWarnings()
     refuse_broken_batch(records, max_failed_fraction=max_failed_fraction, repeated=repeated)

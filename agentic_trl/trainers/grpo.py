@@ -1,6 +1,5 @@
 """``AgenticGRPOTrainer``: GRPO and its relatives for agents, TRL's trainer with an environment."""
 
-import os
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ from agentic_trl.trainers.config.checks import check_environment_run, check_plai
 from agentic_trl.trainers.config.explained import environment_explained, loading_explained
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.host import Model
-from agentic_trl.trainers.config.paths import fix_paths, fixed
+from agentic_trl.trainers.config.paths import fix_paths, named_model
 from agentic_trl.trainers.config.trl_contract import require_supported_trl
 from agentic_trl.trainers.config.wrong_names import refuse_wrong_arguments
 from agentic_trl.trainers.hooks import EnvironmentHooks
@@ -86,7 +85,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         """Build the trainer.
 
         Args:
-            model: Name or path of a model, a ``PreTrainedModel``, or a ``PeftModel``. A name or path is loaded
+            model: Name or path of a model (``"tiny"`` and ``"tiny-tools"`` are embedded), a ``PreTrainedModel``, or a ``PeftModel``. A name or path is loaded
                 in float32, as TRL does, unless ``args.model_init_kwargs`` has a ``dtype``.
             args: Configuration.
             environment: A registered id, a class, a factory, or a dictionary of them by the name that
@@ -108,7 +107,7 @@ class AgenticGRPOTrainer(EnvironmentHooks):
         """
         require_supported_trl()
         refuse_wrong_arguments(self, trl_arguments)
-        model = fixed(os.fspath(model) if isinstance(model, os.PathLike) else model)
+        model = named_model(model)
         args = args or AgenticGRPOConfig()
         require_kinds(self, args)
         fix_paths(args)

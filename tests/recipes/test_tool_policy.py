@@ -19,6 +19,7 @@ from agentic_trl.rollout.collect import Rollout, collect
 from agentic_trl.rollout.engines.base import Sample
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text.chat import ChatFormat
+from agentic_trl.trainers.config.paths import named_model
 from agentic_trl.types import StopReason
 from examples.agent_openai import calculate, solve, tasks
 from recipes import make_tool_policy as maker
@@ -127,6 +128,14 @@ def test_short_names():
     assert embedded("tiny") == tiny_policy()
     assert embedded("tiny-tools") == tool_policy()
     assert embedded("some/model") == "some/model"
+
+
+def test_a_folder_of_a_short_name_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert named_model("tiny") == tiny_policy()
+    (tmp_path / "tiny").mkdir()
+    assert embedded("tiny") == "tiny"
+    assert named_model("tiny") == named_model(Path("tiny")) == str(tmp_path / "tiny")
 
 
 def test_it_is_small_and_starts_where_it_says():

@@ -1,7 +1,10 @@
 """The warm start: it demonstrates with the recipe's environment, teaches the answers, and saves one plain model.
 
 Mutations seen red: the adapter saved unmerged; a loss over the prompts too; unsolved demonstrations kept; the tokenizer not saved.
+
 """
+
+import re
 
 import pytest
 import torch
@@ -52,12 +55,17 @@ def test_the_model_learns_to_answer_held_out_prompts(tmp_path, held_out, lora):
     adapter = ("--use_peft", "true", "--lora_r", 16, "--lora_target_modules", "all-linear")
     done = launch(
         "warm_start.py",
-        *("--config", LAKE, "--model", tiny_policy(), "--output_dir", tmp_path),
+        *("--config", LAKE, "--model", "tiny", "--output_dir", tmp_path),
         *("--episodes", 48, "--epochs", 2, "--learning_rate", 5e-3 if lora else 5e-4),
         *(adapter if lora else ()),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "48 of 48 demonstrations succeeded" in done.stdout
+    *_, losses, imitated, place = done.stdout.splitlines()
+    assert re.fullmatch(r"step \d+/(\d+)  loss \d\.\d{3}", losses)
+    assert re.match(r"imitated \d+ sequences in \d+ steps, loss \d\.\d{3} at the end", imitated)
+    assert place == f"model: {tmp_path}"
+    assert "{'loss'" not in done.stdout + done.stderr
     assert not (tmp_path / "adapter_model.safetensors").exists()
     assert nats(tmp_path, held_out) < 0.7 * nats(tiny_policy(), held_out)
     # The prompts, whose tokens are as easy to learn, were not: 9.7 nats of 10.2, and .9 if they had been.
@@ -69,6 +77,10 @@ def test_the_model_learns_to_answer_held_out_prompts(tmp_path, held_out, lora):
     ("flags", "sentence"),
     [
         (["--environment", "Tools-v1"], "'Tools-v1' has no oracle, expected one that"),
+        (
+            ["--max_completion_length", "2"],
+            "The first ended by turn_limit with score 0 after",
+        ),
         (["--max_completion_length", "2"], "No demonstration succeeded, so there is nothing"),
         (["--learning_rte", "1"], "command line sets 'learning_rte'"),
     ],

@@ -2,7 +2,8 @@
 
 Mutations seen red: the first turn left out of the mask; no end-of-turn token; a cut answer called whole;
 the environment without the oracle's arguments; several episodes at a time; workers kept; the environment
-not closed; an answer beyond its budget; tags around an answer that has its own; another tag.
+not closed; an answer beyond its budget; tags around an answer that has its own; another tag; a message with calls
+written as its ``str``; a text with tools in tags; a message read as another one let through.
 """
 
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from agentic_trl import tiny_policy
+from agentic_trl.assets import tool_policy
 from agentic_trl.environments.base import ActionFormat, TextEnv
 from agentic_trl.environments.games.frozen_lake import FrozenLake, shortest_path
 from agentic_trl.environments.registry import env_spec
@@ -152,3 +154,61 @@ def test_what_cannot_be_demonstrated_is_refused(tokenizer):
 )
 def test_an_action_is_written_as_its_format_says(action_format, answer):
     assert action_format.write("go up") == answer
+
+
+def calling(name, **arguments):
+    return {"tool_calls": [{"function": {"name": name, "arguments": arguments}}]}
+
+
+class Sums(TextEnv):
+    """Asks for a sum; the tool adds, and the result is the answer."""
+
+    tools = ({"type": "function", "function": {"name": "calculate"}},)
+    last = "{}"
+
+    def reset(self, *, seed=None, options=None):
+        self.results = []
+        return "What is 12+17?", {}
+
+    def step(self, action):
+        calls = action["tool_calls"]
+        said = [str(eval(one["function"]["arguments"]["expression"])) for one in calls]
+        self.results += said
+        results = [
+            {"role": "tool", "tool_call_id": one["id"], "content": text}
+            for one, text in zip(calls, said, strict=True)
+        ]
+        right = not calls and action["content"] == "29"
+        return "", float(right), not calls, False, {"messages": results}
+
+    def oracle(self):
+        if not self.results:
+            return calling("calculate", expression="12+17")
+        return self.last.format(self.results[-1])
+
+
+SUMS = EnvSpec("Sums", Sums, oracle="agentic_trl.environments.base:OwnOracle")
+CALL = '<tool_call>{"name": "calculate", "arguments": {"expression": "12+17"}}</tool_call>'
+
+
+@pytest.mark.parametrize("policy", [tiny_policy, tool_policy])
+def test_an_oracles_calls_are_written_by_the_chat_template(policy):
+    tokenizer = AutoTokenizer.from_pretrained(policy())
+    (played,) = demonstrate(SUMS, [{"seed": 0}], tokenizer=tokenizer, settings=settings(tokens=99))
+    assert played.success
+    call, answer = (tokenizer.decode(turn.response_ids) for turn in played.turns)
+    assert call.replace("\n", "") == CALL + tokenizer.eos_token
+    assert answer == f"29{tokenizer.eos_token}"
+
+
+def test_what_is_read_as_another_message_is_refused(tokenizer):
+    class Marked(Sums):
+        last = "<tool_call>{}"
+
+    class Toolless(Sums):
+        tools = ()
+
+    for entry, sentence in [(Marked, "read as another message"), (Toolless, "shows no tools")]:
+        spec = replace(SUMS, entry_point=entry)
+        with pytest.raises((ValueError, TypeError), match=sentence):
+            demonstrate(spec, [{"seed": 0}], tokenizer=tokenizer, settings=settings(tokens=99))

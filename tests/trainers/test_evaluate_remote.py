@@ -217,7 +217,16 @@ def test_tools_are_sent_and_called(serve):
 
     url, asked = serve(uses_tools)
     tasks = [{"prompt": "How much?"}]
-    result = play(url, functools.partial(ToolEnv, tools=[add]), tasks=tasks, max_turns=3)
+    seen = []
+
+    def last(completions, completion_ids, **kwargs):
+        seen.append((completions[0][-1]["content"], completion_ids))
+        return [1.0]
+
+    environment = functools.partial(ToolEnv, tools=[add])
+    result = play(url, environment, tasks=tasks, max_turns=3, reward_funcs=last)
+    assert seen == [("It is 10.", [[]])]  # a server gives no ids
+    assert result.metrics["success_rate"] == 1
     assert asked[0]["tools"][0]["function"]["name"] == "add"
     sent = asked[1]["messages"]
     assert [m["role"] for m in sent] == ["user", "assistant", "tool", "tool"]
@@ -487,7 +496,8 @@ def test_arguments_may_hold_anything(serve):
         return said("done")
 
     url, asked = serve(calls)
-    play(url, functools.partial(ToolEnv, tools=[write]), tasks=[{"prompt": "Write."}])
+    environment = functools.partial(ToolEnv, tools=[write])
+    play(url, environment, tasks=[{"prompt": "Write."}], reward_funcs=lambda **kwargs: [0.0])
     sent = asked[1]["messages"]
     assert json.loads(sent[1]["tool_calls"][0]["function"]["arguments"]) == {
         "path": "p",

@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from agentic_trl.assets import embedded
+
 FIELDS = ("output_dir", "logging_dir")
 """Fields of a configuration that are paths and are read while a run goes on."""
 
@@ -27,3 +29,13 @@ def fixed(named: Any) -> Any:
     """
     is_path = isinstance(named, str | os.PathLike)
     return os.path.abspath(named) if is_path and os.path.isdir(named) else named
+
+
+def named_model(given: Any) -> Any:
+    """Return a model as it is loaded: the absolute path of a folder, that of an embedded policy by its short name.
+
+    Args:
+        given: A name, a path, or a model, which is returned as it is, as is any other name.
+    """
+    name = os.fspath(given) if isinstance(given, os.PathLike) else given
+    return embedded(fixed(name)) if isinstance(name, str) else name

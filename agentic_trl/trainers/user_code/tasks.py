@@ -93,8 +93,20 @@ def columns_of(dataset: Any) -> list[str]:
     return list(named if named is not None else dataset[0])
 
 
-def refuse_unrewarded(specs: Mapping[str, EnvSpec], reward_funcs: Any) -> None:
+def refuse_unrewarded(
+    specs: Mapping[str, EnvSpec],
+    reward_funcs: Any,
+    *,
+    lost: str = "nothing would be learned",
+    pass_on: str = "reward functions",
+) -> None:
     """Refuse environments that nothing scores.
+
+    Args:
+        specs: The environments.
+        reward_funcs: What the user gave.
+        lost: What else would come of it.
+        pass_on: What is to be passed instead.
 
     Raises:
         ValueError: If there is no reward function, and an environment earns no reward by itself.
@@ -105,7 +117,7 @@ def refuse_unrewarded(specs: Mapping[str, EnvSpec], reward_funcs: Any) -> None:
     if silent:
         raise ValueError(
             f"Got no `reward_funcs` for {', '.join(silent)}, whose turns earn no reward: every score would be 0, and "
-            "nothing would be learned. Pass reward functions, or (tools) a class with `get_reward`."
+            f"{lost}. Pass {pass_on}, or (tools) a class with `get_reward`."
         )
 
 
