@@ -86,11 +86,11 @@ def run(words: Sequence[str]) -> int:
         given["model"] = embedded(options.model)
     with naming(options.model):
         result = evaluate(**given)
-    for trajectory in result.trajectories[: options.show]:
-        rich.print(render_trajectory(trajectory))
     if options.output is not None:
         lines = [written(line) for line in trace_lines(result.trajectories)]
         options.output.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
+    for trajectory in result.trajectories[: options.show]:
+        rich.print(render_trajectory(trajectory))
     if options.json:
         print(json.dumps(result.metrics))
         return 0

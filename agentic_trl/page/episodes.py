@@ -6,8 +6,9 @@ A record holds texts and scalars as they are, and points into the columns of its
     turn: {"n": sampled tokens, "ids": place, "kinds": "1122", "columns": {name: place}, "said": [first message, end, response],
            "credit": {part: number}, "units": {"level", "ratio", "clipped"}, "reward", "penalty", "valid", ...}
 
-``said`` are places in ``messages``: what the environment said before the response, up to but without ``end``, and the response
-itself; -1 where the messages do not say.
+``said`` are places in ``messages``: what was said before the response, up to but without ``end``, and the response itself. They are
+those that the turns name. In a file that does not, the responses are the assistant's messages if these are as many as the turns and
+there is one conversation; -1 in the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -147,10 +148,14 @@ def _responses(
     messages: Sequence[Mapping[str, str]], turns: Sequence[Mapping[str, Any]]
 ) -> list[list[int]]:
     """Return, for each turn, the places of what was said before its response, and of the response."""
-    said = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
-    if len(said) < len(turns):  # conversations of a program, of which the last is kept
+    said = [turn.get("message") for turn in turns]
+    if said == [None] * len(turns):  # a file that does not say it
+        said = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
+        if len({turn.get("conversation", 0) for turn in turns}) > 1:
+            said = []
+    places = sorted({at for at in said if at in range(len(messages))})
+    if len(said) != len(turns) or said != places:
         return [[-1, -1, -1]] * len(turns)
-    said = said[len(said) - len(turns) :]
     starts = [0, *(at + 1 for at in said)]
     return [[start, at, at] for start, at in zip(starts, said, strict=False)]
 

@@ -1,6 +1,7 @@
 """Compact records and rows of episodes, against lines worked by hand.
 
-Mutations seen red: the last assistant messages taken from the front; the first turn of a second conversation counted as rewritten; a
+Mutations seen red: responses counted where the file names them, or where more of the assistant's messages stand; places beyond the
+messages, or out of order, taken; the first turn of a second conversation counted as rewritten; a
 flat group decided with what has no advantages; old names not read; ``None`` in a column refused; weights left out of what was
 learned; a column of another length kept.
 """
@@ -64,17 +65,39 @@ def test_each_turn_knows_its_messages():
 
 
 def test_messages_of_an_assistant_that_stand_in_the_prompt_are_no_responses():
-    episode = line(turn())
+    # 0 system, 1 example, 2 user, 3 response, 4 user, 5 a program's, 6 response, 7 user
+    episode = line(turn(message=3), turn(message=6, conversation=1))
+    for at in (1, 5):
+        episode["messages"].insert(at, {"role": "assistant", "content": "no response"})
+    record, _, _ = made(episode)
+    assert [one["said"] for one in record["turns"]] == [[0, 3, 3], [4, 6, 6]]
+
+
+def with_example(**more):
+    episode = line(turn(**more))
     episode["messages"].insert(1, {"role": "assistant", "content": "an example"})
-    record, _, _ = made(episode)
-    assert record["turns"][0]["said"] == [0, 3, 3]
+    return episode
 
 
-def test_turns_without_messages_say_so():
-    episode = line(turn(), turn())
-    episode["messages"] = episode["messages"][:3]
+@pytest.mark.parametrize(
+    "episode",
+    [
+        line(turn(), turn()) | {"messages": line(turn())["messages"]},
+        line(turn(), turn(conversation=1)),
+        with_example(),
+        with_example(message=9),
+        with_example(message=-1),
+        with_example(message="3"),
+        line(turn(message=4), turn(message=2)),
+        line(turn(message=2), turn(message=2)),
+        line(turn(message=2), turn()),
+    ],
+    ids=["few", "talks", "example", "beyond", "negative", "text", "order", "twice", "half"],
+)
+def test_responses_that_the_file_does_not_tell_are_not_guessed(episode):
     record, _, _ = made(episode)
-    assert [one["said"] for one in record["turns"]] == [[-1, -1, -1]] * 2
+    assert [one["said"] for one in record["turns"]] == [[-1, -1, -1]] * len(episode["turns"])
+    assert len(record["messages"]) == len(episode["messages"])
 
 
 @pytest.mark.parametrize(

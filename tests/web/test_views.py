@@ -2,7 +2,8 @@
 
 Mutations seen red: the flags of a filter joined by or; counts that pass over the other filters; search that looks at one chunk; groups
 in the order played; the ratio shown as its logarithm; a figure of the token beside; j that passes over the filters, or goes on from
-what is still shown; an episode looked up by its place on the page.
+what is still shown; an episode looked up by its place on the page; no message shown
+where none is known to be a response.
 """
 
 import math
@@ -262,6 +263,20 @@ def test_a_turn_has_its_observation_and_its_response(small, look):
     assert seen.texts("#turn-2 .observed .said") == ["user 1"]
     assert seen.texts(".turn:not([id]) .said") == ["the end"]
     assert seen.texts("#turn-1 .kind") == ["reasoning", "action"]
+
+
+def test_every_message_is_shown_where_the_file_does_not_say_whose_it_is(tmp_path, look):
+    episode = line(turn(), turn(conversation=1))
+    run = write_run(tmp_path / "run", episode, line(turn(message=2), member=2))
+    build_page([run], tmp_path / "page.html")
+    seen = look(tmp_path / "page.html", "#/episode/0/4/0/0")
+    assert seen.texts(".turn:not([id]) h2") == ["Messages"]
+    assert seen.texts(".turn:not([id]) .said") == [one["content"] for one in episode["messages"]]
+    assert "listed below" in seen.texts("#turn-1 .observed .hint")[0]
+    seen.go("#/episode/0/4/0/1")
+    seen.shown("Step 4, group 2, member 2")
+    assert seen.texts("#turn-1 .observed .said") == ["rules", "user 0"]
+    assert seen.texts(".turn:not([id]) h2") == ["After the last response"]
 
 
 def test_curves_say_their_figures(small, runs_page, look):

@@ -178,6 +178,7 @@ def _turn(turn: Turn, credit: _TurnCredit) -> dict[str, Any]:
         "state_key": _plain(turn.state_key),
         "seconds": turn.seconds,
         "policy_version": turn.policy_version,
+        "message": turn.message,
     }
     return columns | {old: columns[new] for old, new in COLUMNS.items()}
 
