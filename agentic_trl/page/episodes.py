@@ -11,8 +11,10 @@ those that the turns name. In a file that does not, the responses are the assist
 there is one conversation; -1 in the others.
 """
 
+import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from agentic_trl.old_names import COLUMNS
@@ -80,8 +82,6 @@ class Row:
     """Mean of ``|advantage * weight|`` over the sampled tokens; ``None`` if the file has no advantages."""
     advantage: float | None
     """Mean of the advantages; ``None`` likewise."""
-    ids: set[int] = field(default_factory=set)
-    """Token ids that were sampled."""
 
 
 def compact(
@@ -91,6 +91,7 @@ def compact(
     *,
     said: Mapping[int, Said],
     bounds: Bounds | None,
+    ids: set[int],
 ) -> tuple[dict[str, Any], Row]:
     """Return the record and the row of an episode.
 
@@ -100,6 +101,7 @@ def compact(
         columns: Columns of the chunk, which grow.
         said: What the policy said to its turns at their last update.
         bounds: Level and bounds of the ratio, if the run says them.
+        ids: Token ids that were sampled in the run, which grow.
 
     Raises:
         Exception: ``KeyError``, ``TypeError`` and others if it is no line of an episode.
@@ -111,7 +113,7 @@ def compact(
     row = _row(line, place, turns)
     shown = []
     for at, (turn, where) in enumerate(zip(turns, responses, strict=True)):
-        one = _turn(turn, columns, row.ids)
+        one = _turn(turn, columns, ids)
         _add_said(one, said.get(at, {}), turn, columns)
         shown.append(one | {"said": where, "units": clipping.get(at)})
     record = {
@@ -187,7 +189,7 @@ def _learned(turn: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     if len(weights) != len(advantages):
         weights = [1.0] * len(advantages)
     for advantage, weight in zip(advantages, weights, strict=True):
-        if advantage is not None and weight is not None:
+        if None not in (advantage, weight) and math.isfinite(advantage) and math.isfinite(weight):
             yield advantage, weight
 
 
@@ -263,9 +265,16 @@ def _add_said(shown: dict[str, Any], said: Said, turn: Mapping[str, Any], column
         places["log ratio"] = columns.floats([a - b for a, b in zip(new, old, strict=True)])
     if new is not None and len(new) == count:
         places["policy"] = columns.add(new)
-    base = new if old is None else old
-    if base is not None and len(base) == len(sampled) == count:
-        pairs = zip(base, reals(sampled), strict=True)
+    start = said.get("start") or _start(new, old, reals(sampled))
+    if start is not None and len(start) == len(sampled) == count:
+        pairs = zip(start, reals(sampled), strict=True)
         places["sampler difference"] = columns.floats([a - b for a, b in pairs])
     if entropies is not None and len(entropies) == count:
         places["entropy"] = columns.add(entropies)
+
+
+def _start(
+    new: "array[float] | None", old: "array[float] | None", sampled: "array[float]"
+) -> "array[float] | None":
+    """Return what the policy said before the update, where the file does not tell: old ones that are the sampler's are not its own."""
+    return new if old is None or old == sampled else old
