@@ -150,7 +150,7 @@ def _responses(
     messages: Sequence[Mapping[str, str]], turns: Sequence[Mapping[str, Any]]
 ) -> list[list[int]]:
     """Return, for each turn, the places of what was said before its response, and of the response."""
-    said = [turn.get("message") for turn in turns]
+    said: list[Any] = [turn.get("message") for turn in turns]
     if said == [None] * len(turns):  # a file that does not say it
         said = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
         if len({turn.get("conversation", 0) for turn in turns}) > 1:

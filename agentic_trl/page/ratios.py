@@ -142,7 +142,7 @@ def _read(text: str, rank: int) -> tuple[tuple[int, int, int], dict[int, Said]]:
         int(index): {name: reals(columns[name]) for name in SAID if columns.get(name)}
         for index, columns in record["turns"].items()
     }
-    start = {"recomputed": "old_logprobs", "sampler": "logprobs"}.get(str(record.get("old")))
+    start = {"recomputed": "old_logprobs", "sampler": "logprobs"}.get(str(record.get("old")), "")
     turns = {
         index: {**said, "start": said[start]} if start in said else said
         for index, said in turns.items()

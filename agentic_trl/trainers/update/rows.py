@@ -84,7 +84,7 @@ def are_of_sampler(trainer: Host) -> bool:
 
 def _is_once(trainer: Host) -> bool:
     """Return whether there is one update a rollout."""
-    return calls_per_generation(trainer) == trainer.args.gradient_accumulation_steps
+    return bool(calls_per_generation(trainer) == trainer.args.gradient_accumulation_steps)
 
 
 def with_old_logprobs(trainer: Host, rows: Sequence[Row]) -> list[Row]:
