@@ -6,7 +6,6 @@ Levels are spelled out in names: trajectory, turn, token. ``None`` means "never 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from math import isclose
 from typing import Any
 
 from jaxtyping import Bool, Float, Int
@@ -54,11 +53,10 @@ class TokenKind(IntEnum):
 class Turn:
     """One exchange: what was added to the context, and what the policy sampled.
 
-    Three turns of an append-only trajectory, ``P`` prompt, ``A`` sampled, ``O`` observation with its glue; stored is [...]::
+    Two turns of an append-only trajectory, ``P`` prompt, ``A`` sampled, ``O`` observation with its glue; stored is [...]::
 
         turn 0   [P P P P] [A A]
         turn 1    P P P P   A A [O O O] [A A A]
-        turn 2    P P P P   A A  O O O   A A A [O O] [A]
     """
 
     observation_ids: tuple[int, ...]
@@ -89,6 +87,8 @@ class Turn:
     """Wall time of the environment step."""
     policy_version: int | None = None
     """Optimizer steps of the run that the weights had seen when they sampled; ``None``: not said, as in ``evaluate``."""
+    message: int | None = None
+    """Index of the response in the trajectory's ``messages``; ``None``: not said."""
 
     def __post_init__(self) -> None:
         sizes = {len(self.response_ids), len(self.response_logprobs), len(self.token_kinds)}
@@ -144,7 +144,7 @@ class Trajectory:
     unused_tokens: int = 0
     """Their sampled tokens, and those behind a text that a program named as the end of a response."""
     given_messages: int | None = None
-    """Number of ``messages`` before the first response, where a program wrote the prompts."""
+    """Number of ``messages`` before the first response; ``None``: not said."""
     environment: Any = field(default=None, compare=False, repr=False)
     """A copy of the environment at the end, until reward functions have it."""
     category: str | None = None
@@ -163,7 +163,7 @@ class Trajectory:
         """
         if (bar := self.success_threshold) is None:
             return replace(self, score=score)
-        return replace(self, score=score, success=score >= bar or isclose(score, bar, rel_tol=1e-6))
+        return replace(self, score=score, success=score >= bar - 1e-6 * abs(bar))
 
     @property
     def first_response(self) -> int:

@@ -36,11 +36,10 @@ def render_trajectory(trajectory: Trajectory) -> RenderableType:
         message of more than ``LONGEST_SHOWN`` characters in part: markup has no effect and control characters are escaped.
     """
     parts: list[RenderableType] = []
-    turns = iter(trajectory.turns)
+    turns = {turn.message: turn for turn in trajectory.turns}
     for index, message in enumerate(trajectory.messages):
         title = message["role"]
-        if title == "assistant" and index >= trajectory.first_response:
-            turn = next(turns)
+        if (turn := turns.get(index)) is not None:
             title += f" | reward {turn.reward:g}"
             title += f" | {len(turn.response_ids)} tokens" if turn.response_ids else ""
             title += "" if turn.valid else " | no accepted action"

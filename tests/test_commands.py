@@ -3,7 +3,8 @@
 Mutations seen red: ``is_for_users`` true of every error; ``prepare_file`` without ``mkdir``, and leaving its file behind; the
 id behind ``module:`` not looked up; entry points not read; the name of a recipe taken as a path only; words that no
 command takes passed over; ``YAMLError`` not caught; ``resume_point`` giving what it got; a folder left out of the wheel; tasks split at the
-separators in their texts.
+separators in their texts; ``evaluate``
+showing before it writes.
 """
 
 import importlib.metadata
@@ -157,6 +158,19 @@ def test_a_place_for_the_output_is_made_before_playing(users_folder, capsys):
     assert main([*command, "--model", "no/such/model"]) == 2
     assert path.read_text() == before
     capsys.readouterr()
+
+
+@pytest.mark.trainer
+def test_episodes_are_written_before_they_are_shown(users_folder, monkeypatch, capsys):
+    def broken(trajectory):
+        raise LookupError("a console that shows nothing")
+
+    monkeypatch.setattr("agentic_trl.commands.evaluate.render_trajectory", broken)
+    path = users_folder / "episodes.jsonl"
+    flags = ["--output", str(path), "--show", "1"]
+    assert main(["evaluate", "--environment", "users_worlds:World", *QUICK, *flags]) != 0
+    assert "shows nothing" in capsys.readouterr().err
+    assert len(path.read_text().splitlines()) == 2
 
 
 @pytest.mark.trainer

@@ -1,7 +1,7 @@
 """Episodes in the console.
 
 Mutations seen red: penalty left out; penalty of a turn without one shown; a role without a colour refused; a role
-taken for markup; control characters of a role shown; a content that is no text taken for one.
+taken for markup; control characters of a role shown; a content that is no text taken for one; turns counted along the messages of the assistant.
 """
 
 import dataclasses
@@ -22,6 +22,25 @@ def test_a_turn_is_titled_with_what_it_earned_and_its_penalty():
     assert "assistant | reward 1 | 4 tokens | no accepted action | penalty 0.5 " in shown
     assert "assistant | reward 2 | 4 tokens ─" in shown
     assert "terminated | success True | score 3" in shown
+
+
+def test_turns_stand_at_their_responses():
+    environment = Script(step("c", 1.0), step("d", 2.0, terminated=True))
+    trajectory, _ = run_one(environment, [GO, GO])
+    places = [turn.message for turn in trajectory.turns]
+    responses = [at for at, one in enumerate(trajectory.messages) if one["role"] == "assistant"]
+    assert places == responses
+    assert trajectory.first_response == places[0]
+    own = {"role": "assistant", "content": "a program's own"}
+    first, second = trajectory.turns
+    messages = (*trajectory.messages[: places[1]], own, *trajectory.messages[places[1] :])
+    turns = (first, dataclasses.replace(second, message=places[1] + 1))
+    console = Console(file=io.StringIO(), width=100)
+    console.print(
+        render_trajectory(dataclasses.replace(trajectory, messages=messages, turns=turns))
+    )
+    titles = [line for line in console.file.getvalue().splitlines() if "─ assistant" in line]
+    assert ["reward" in title for title in titles] == [True, False, True]
 
 
 def test_any_role_can_be_shown():

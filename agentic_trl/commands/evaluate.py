@@ -83,11 +83,11 @@ def run(words: Sequence[str]) -> int:
     given = {name: getattr(options, name) for name in names}
     with naming(options.model):
         result = evaluate(**given)
-    for trajectory in result.trajectories[: options.show]:
-        rich.print(render_trajectory(trajectory))
     if options.output is not None:
         lines = [written(line) for line in trace_lines(result.trajectories)]
         options.output.write_text("\n".join(lines) + "\n", encoding="ascii", newline="\n")
+    for trajectory in result.trajectories[: options.show]:
+        rich.print(render_trajectory(trajectory))
     if options.json:
         print(json.dumps(result.metrics))
         return 0

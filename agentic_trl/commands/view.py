@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trl.command_line import prepare_file
-from agentic_trl.page.build import build_page
+from agentic_trl.page.build import build_page, is_page
 from agentic_trl.user_values import shown_text
 
 MEGABYTE = 1_000_000
@@ -49,6 +49,7 @@ def run(words: Sequence[str]) -> int:
 
     Raises:
         IsADirectoryError: If the page is a folder.
+        FileExistsError: If it is a file that is no page of this command.
         OSError: If a run is not there or holds nothing, or the page cannot be written or served.
     """
     options = parser().parse_args(words)
@@ -56,6 +57,11 @@ def run(words: Sequence[str]) -> int:
     if page.is_dir():
         raise IsADirectoryError(
             f"--output {page} is a folder, expected a file. Give its name: {page / 'view.html'}"
+        )
+    if page.exists() and not is_page(page):
+        raise FileExistsError(
+            f"--output {page} is there and is no page of agentic_trl view, expected one, or a new name: it would be lost. "
+            "Give another name, or remove it."
         )
     if all(path.exists() for path in options.runs):  # else the error of the run comes first
         prepare_file(page)
@@ -89,7 +95,7 @@ def _handler(page: Path) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             """Send the page; 404 for any other path, and for a name that another site gave this address."""
-            host = self.headers.get("Host", "").rpartition(":")[0]
+            host = self.headers.get("Host", "").partition(":")[0]  # no port where it is 80
             if self.path != "/" or host not in {"127.0.0.1", "localhost"}:
                 self.send_error(404)
                 return

@@ -36,6 +36,9 @@ SCRIPTS = (
 )
 """Files of the page's script, in their order."""
 
+MARK = "<title>agentic_trl view</title>"
+"""Stands in the beginning of every page; see ``template.html``."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
@@ -82,6 +85,19 @@ def build_page(paths: Sequence[Path], page: Path, *, tokenizer: str | None = Non
     return Built(
         episodes=sum(map(len, contents.rows)), size=page.stat().st_size, notes=notes_of(index)
     )
+
+
+def is_page(path: Path) -> bool:
+    """Return whether a file is a page of ``build_page``, whatever version wrote it, or empty.
+
+    Args:
+        path: What is there.
+    """
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begins = file.read(10_000)
+    return not begins or (begins.startswith(b"<!doctype html>") and MARK.encode() in begins)
 
 
 def _data(name: str, text: str) -> str:

@@ -36,6 +36,8 @@ class Contents:
 
     rows: list[list[Row]] = field(default_factory=list)
     """Rows of the episodes of each run."""
+    ids: list[set[int]] = field(default_factory=list)
+    """Token ids that were sampled in each run."""
     chunks: list[list[int]] = field(default_factory=list)
     """The chunk of each of them."""
     problems: list[list[str]] = field(default_factory=list)
@@ -69,6 +71,7 @@ def chunks_of(run: Run, contents: Contents) -> Iterator[str]:
     for grown in (contents.rows, contents.chunks, contents.problems):
         grown.append([])
     contents.unread.append(0)
+    contents.ids.append(set())
     updates, bounds = Updates(run), Bounds.of(run)
     for sentence in updates.problems:
         contents.add_problem(sentence)
@@ -78,7 +81,9 @@ def chunks_of(run: Run, contents: Contents) -> Iterator[str]:
         for place, text in _lines(file):
             try:
                 said = updates.of(place.step, place.rank, place.line)
-                found = compact(_object(text), place, columns, said=said, bounds=bounds)
+                found = compact(
+                    _object(text), place, columns, said=said, bounds=bounds, ids=contents.ids[-1]
+                )
             except FAULTS as error:
                 contents.add_problem(_fault(file, place, error, text))
                 continue

@@ -6,12 +6,15 @@ A record holds texts and scalars as they are, and points into the columns of its
     turn: {"n": sampled tokens, "ids": place, "kinds": "1122", "columns": {name: place}, "said": [first message, end, response],
            "credit": {part: number}, "units": {"level", "ratio", "clipped"}, "reward", "penalty", "valid", ...}
 
-``said`` are places in ``messages``: what the environment said before the response, up to but without ``end``, and the response
-itself; -1 where the messages do not say.
+``said`` are places in ``messages``: what was said before the response, up to but without ``end``, and the response itself. They are
+those that the turns name. In a file that does not, the responses are the assistant's messages if these are as many as the turns and
+there is one conversation; -1 in the others.
 """
 
+import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from agentic_trl.old_names import COLUMNS
@@ -79,8 +82,6 @@ class Row:
     """Mean of ``|advantage * weight|`` over the sampled tokens; ``None`` if the file has no advantages."""
     advantage: float | None
     """Mean of the advantages; ``None`` likewise."""
-    ids: set[int] = field(default_factory=set)
-    """Token ids that were sampled."""
 
 
 def compact(
@@ -90,6 +91,7 @@ def compact(
     *,
     said: Mapping[int, Said],
     bounds: Bounds | None,
+    ids: set[int],
 ) -> tuple[dict[str, Any], Row]:
     """Return the record and the row of an episode.
 
@@ -99,6 +101,7 @@ def compact(
         columns: Columns of the chunk, which grow.
         said: What the policy said to its turns at their last update.
         bounds: Level and bounds of the ratio, if the run says them.
+        ids: Token ids that were sampled in the run, which grow.
 
     Raises:
         Exception: ``KeyError``, ``TypeError`` and others if it is no line of an episode.
@@ -110,7 +113,7 @@ def compact(
     row = _row(line, place, turns)
     shown = []
     for at, (turn, where) in enumerate(zip(turns, responses, strict=True)):
-        one = _turn(turn, columns, row.ids)
+        one = _turn(turn, columns, ids)
         _add_said(one, said.get(at, {}), turn, columns)
         shown.append(one | {"said": where, "units": clipping.get(at)})
     record = {
@@ -147,10 +150,14 @@ def _responses(
     messages: Sequence[Mapping[str, str]], turns: Sequence[Mapping[str, Any]]
 ) -> list[list[int]]:
     """Return, for each turn, the places of what was said before its response, and of the response."""
-    said = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
-    if len(said) < len(turns):  # conversations of a program, of which the last is kept
+    said: list[Any] = [turn.get("message") for turn in turns]
+    if said == [None] * len(turns):  # a file that does not say it
+        said = [at for at, one in enumerate(messages) if one.get("role") == "assistant"]
+        if len({turn.get("conversation", 0) for turn in turns}) > 1:
+            said = []
+    places = sorted({at for at in said if at in range(len(messages))})
+    if len(said) != len(turns) or said != places:
         return [[-1, -1, -1]] * len(turns)
-    said = said[len(said) - len(turns) :]
     starts = [0, *(at + 1 for at in said)]
     return [[start, at, at] for start, at in zip(starts, said, strict=False)]
 
@@ -182,7 +189,7 @@ def _learned(turn: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     if len(weights) != len(advantages):
         weights = [1.0] * len(advantages)
     for advantage, weight in zip(advantages, weights, strict=True):
-        if advantage is not None and weight is not None:
+        if None not in (advantage, weight) and math.isfinite(advantage) and math.isfinite(weight):
             yield advantage, weight
 
 
@@ -258,9 +265,16 @@ def _add_said(shown: dict[str, Any], said: Said, turn: Mapping[str, Any], column
         places["log ratio"] = columns.floats([a - b for a, b in zip(new, old, strict=True)])
     if new is not None and len(new) == count:
         places["policy"] = columns.add(new)
-    base = new if old is None else old
-    if base is not None and len(base) == len(sampled) == count:
-        pairs = zip(base, reals(sampled), strict=True)
+    start = said.get("start") or _start(new, old, reals(sampled))
+    if start is not None and len(start) == len(sampled) == count:
+        pairs = zip(start, reals(sampled), strict=True)
         places["sampler difference"] = columns.floats([a - b for a, b in pairs])
     if entropies is not None and len(entropies) == count:
         places["entropy"] = columns.add(entropies)
+
+
+def _start(
+    new: "array[float] | None", old: "array[float] | None", sampled: "array[float]"
+) -> "array[float] | None":
+    """Return what the policy said before the update, where the file does not tell: old ones that are the sampler's are not its own."""
+    return new if old is None or old == sampled else old

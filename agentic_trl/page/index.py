@@ -109,7 +109,6 @@ def _number(numbers: dict[str, int], name: str) -> int:
 
 
 def _run(run: Run, contents: Contents, number: int, tokenizer: str | None) -> dict[str, Any]:
-    ids: set[int] = set().union(*(row.ids for row in contents.rows[number]))
     bounds = Bounds.of(run)
     return {
         "name": run.name,
@@ -118,7 +117,7 @@ def _run(run: Run, contents: Contents, number: int, tokenizer: str | None) -> di
         "unread": contents.unread[number],
         "problems": contents.problems[number],
         "bounds": asdict(bounds) if bounds else None,
-        "tokens": _tokens(run, sorted(ids), tokenizer),
+        "tokens": _tokens(run, sorted(contents.ids[number]), tokenizer),
     }
 
 

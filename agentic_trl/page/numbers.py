@@ -110,3 +110,9 @@ def rounded(value: float | None) -> float | None:
 def mean(values: Sequence[float]) -> float:
     """Return the mean of numbers; 0 of none."""
     return math.fsum(values) / len(values) if values else 0.0
+
+
+def mean_finite(values: Sequence[float]) -> float:
+    """Return the mean of those of some numbers that are finite; NaN of none."""
+    finite = [one for one in values if math.isfinite(one)]
+    return mean(finite) if finite else math.nan

@@ -2,7 +2,8 @@
 
 The ratio of a token is ``exp(logprob - old_logprob)``; that of a turn or a row the geometric mean over its sampled tokens. A
 token is clipped as the surrogate's gradient sees it: ``A > 0`` and the ratio above ``1 + epsilon_high``, or ``A < 0`` and the
-ratio below ``1 - epsilon``.
+ratio below ``1 - epsilon``. With ``delta``, which bounds the ratio in front of the advantage, also ``A > 0`` and the ratio above
+``delta``, or ``A < 0`` and the ratio above both of them. Log-probabilities that are not finite are in no mean.
 """
 
 import json
@@ -11,13 +12,25 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from agentic_trl.page.numbers import reals
+from agentic_trl.page.numbers import mean_finite, reals, scalar
 from agentic_trl.page.runs import Run
 
 Said = Mapping[str, "array[float]"]
-"""Columns of a turn: ``logprobs``, ``old_logprobs``, and ``entropies`` if they were computed."""
+"""Columns of a turn: ``logprobs``, ``old_logprobs``, and ``entropies`` if they were computed; and ``start``, those of the two
+that the sampler is compared with, if the file says whose the old ones are."""
+
+FAULTS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+"""What a line raises that says nothing."""
 
 SAID = ("logprobs", "old_logprobs", "entropies")
 """Names of these columns."""
@@ -33,6 +46,8 @@ class Bounds:
     """Distance of the lower bound from 1."""
     high: float
     """Distance of the upper bound from 1."""
+    delta: float | None = None
+    """Upper bound of the ratio whatever the sign of the advantage."""
 
     @classmethod
     def of(cls, run: Run) -> "Bounds | None":
@@ -47,34 +62,48 @@ class Bounds:
         level, low = run.knob("importance_sampling_level"), run.knob("epsilon")
         high = run.knob("epsilon_high")
         high = low if high is None else high
-        if not isinstance(level, str) or not all(isinstance(x, int | float) for x in (low, high)):
+        delta = run.knob("delta")
+        if not isinstance(level, str) or not (_is_finite(low) and _is_finite(high)):
             return None
-        return cls(level=level, low=float(low), high=float(high))
+        delta = float(delta) if _is_finite(delta) else None
+        return cls(level=level, low=float(low), high=float(high), delta=delta)
+
+    def cut_off(self, log_ratio: float, advantage: float) -> bool:
+        """Return whether the surrogate has no gradient at a token.
+
+        Args:
+            log_ratio: Logarithm of the ratio.
+            advantage: Advantage of the token.
+        """
+        ratio, upper = _exp(log_ratio), 1 + self.high
+        if advantage > 0:
+            return ratio > (upper if self.delta is None else min(upper, self.delta))
+        above = self.delta is not None and ratio > max(upper, self.delta)
+        return advantage < 0 and (above or ratio < 1 - self.low)
 
 
 class Updates:
-    """What the policy said to the episodes of a run."""
+    """What the policy said to the episodes of a run; held are the places of all lines and what was said to one generation."""
 
     def __init__(self, run: Run) -> None:
-        """Read the files.
+        """Look through the files.
 
         Args:
             run: The run.
         """
         self.problems: list[str] = []
         """Lines that cannot be read."""
-        self._said: dict[tuple[int, int, int], dict[int, Said]] = defaultdict(dict)
+        self._places: dict[tuple[int, int], list[tuple[Path, int]]] = defaultdict(list)
         for file in run.updates:
-            lines = file.path.read_text(encoding="utf-8", errors="replace").split("\n")
-            for number, text in enumerate(lines, start=1):
-                if not text:
-                    continue
+            for number, place, text in _lines(file.path):
                 try:
-                    key, turns = _read(text, file.rank)
-                except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                    (generation, rank, _), _ = _read(text, file.rank)
+                except FAULTS as error:
                     self.problems.append(f"{file.path.name}, line {number}: {error}")
                 else:
-                    self._said[key].update(turns)
+                    self._places[generation, rank].append((file.path, place))
+        self._held: tuple[int, int] | None = None
+        self._said: dict[int, dict[int, Said]] = {}
 
     def of(self, step: int, rank: int, line: int) -> dict[int, Said]:
         """Return what was said to the turns of an episode, by their index.
@@ -84,7 +113,27 @@ class Updates:
             rank: Rank in the name of its file.
             line: Number of its line, from 0.
         """
-        return self._said.get((step, rank, line), {})
+        if self._held != (step, rank):
+            self._held, self._said = (step, rank), defaultdict(dict)
+            for path, place in self._places.get((step, rank), ()):
+                with path.open("rb") as file:
+                    file.seek(place)
+                    (*_, trajectory), turns = _read(_text(file.readline()), rank)
+                self._said[trajectory].update(turns)
+        return self._said.get(line, {})
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield the number, the place in bytes and the text of each line of a file."""
+    place = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            yield number, place, _text(line)
+            place += len(line)
+
+
+def _text(line: bytes) -> str:
+    return line.decode("utf-8", errors="replace")
 
 
 def _read(text: str, rank: int) -> tuple[tuple[int, int, int], dict[int, Said]]:
@@ -92,6 +141,11 @@ def _read(text: str, rank: int) -> tuple[tuple[int, int, int], dict[int, Said]]:
     turns: dict[int, Said] = {
         int(index): {name: reals(columns[name]) for name in SAID if columns.get(name)}
         for index, columns in record["turns"].items()
+    }
+    start = {"recomputed": "old_logprobs", "sampler": "logprobs"}.get(str(record.get("old")), "")
+    turns = {
+        index: {**said, "start": said[start]} if start in said else said
+        for index, said in turns.items()
     }
     return (int(record["generation"]), rank, int(record["trajectory"])), turns
 
@@ -108,20 +162,19 @@ def units(
 
     Returns:
         By the index of the turn: ``level``; ``ratio``, the geometric mean over the turn, or over the row where the row is the
-        unit; ``clipped``, a digit a token, 1 where the surrogate has no gradient.
+        unit, a text if no token of it is finite; ``clipped``, a digit a token, 1 where the surrogate has no gradient.
     """
     found = {}
     for row in _rows(turns) if bounds.level == "sequence" else [[at] for at in range(len(turns))]:
         logs = {at: _log_ratios(said[at]) for at in row if at in said}
-        together = [one for log in logs.values() for one in log]
-        if not together:
+        if not any(logs.values()):
             continue
-        unit = math.fsum(together) / len(together)
+        unit = mean_finite([one for log in logs.values() for one in log])
         for at, log in logs.items():
             advantages = turns[at].get("advantages") or [0.0] * len(log)
             of_token = log if bounds.level == "token" else [unit] * len(log)
             clipped = "".join(_digits(of_token, advantages, bounds))
-            found[at] = {"level": bounds.level, "ratio": _exp(unit), "clipped": clipped}
+            found[at] = {"level": bounds.level, "ratio": scalar(_exp(unit)), "clipped": clipped}
     return found
 
 
@@ -129,9 +182,7 @@ def _digits(
     log_ratios: Iterable[float], advantages: Iterable[float | None], bounds: Bounds
 ) -> Iterator[str]:
     for log, said in zip(log_ratios, advantages, strict=False):
-        advantage = 0.0 if said is None else said
-        above = advantage > 0 and _exp(log) > 1 + bounds.high
-        yield "1" if above or (advantage < 0 and _exp(log) < 1 - bounds.low) else "0"
+        yield "1" if bounds.cut_off(log, 0.0 if said is None else said) else "0"
 
 
 def _log_ratios(said: Said) -> list[float]:
@@ -140,7 +191,11 @@ def _log_ratios(said: Said) -> list[float]:
 
 
 def _exp(log: float) -> float:
-    return math.exp(min(log, 700.0))
+    return math.exp(min(log, 700.0)) if math.isfinite(log) else math.nan
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _rows(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:

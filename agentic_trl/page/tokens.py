@@ -95,8 +95,9 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 def _text(piece: str | None, text: str, number: int) -> str:
     if piece is not None and ("\ufffd" in text or not text) and (parts := _bytes(piece)):
         return f"⟨{parts.hex(' ').upper()}⟩"
-    if piece is not None and piece.startswith("▁") and not text.startswith(" "):
-        return f" {text}"  # one at the beginning is left out of a text
+    spaces = len(piece) - len(piece.lstrip("▁")) if piece is not None else 0
+    if spaces and not text.startswith("▁"):  # one at the beginning is left out of a text
+        return " " * spaces + text.lstrip(" ")
     return text or piece or f"⟨{number}⟩"
 
 

@@ -51,7 +51,7 @@ from agentic_trl.trainers.update.loss import (
     policy_backward,
 )
 from agentic_trl.trainers.update.nonfinite import guard_gradients
-from agentic_trl.trainers.update.rows import episode_sets
+from agentic_trl.trainers.update.rows import are_of_sampler, episode_sets
 from agentic_trl.trainers.update.signals import SignalWatch
 from agentic_trl.trainers.update.sorl import ClippingNormalizer, normalizer_of
 from agentic_trl.trainers.update.step_log import log_step
@@ -207,7 +207,8 @@ class EnvironmentHooks(GRPOTrainer):
             for name, value in self.normalizer.finish(self.accelerator).items():
                 self._metrics["train"][f"sorl/{name}"].append(value)
         log_step(self, self.step_sums.metrics, self.step_sums.seconds)
-        write_updates(self, self.step_sums.said)
+        old = "sampler" if are_of_sampler(self) else "recomputed"
+        write_updates(self, self.step_sums.said, old=old)
         self.step_sums = StepSums()
 
     def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:

@@ -1,7 +1,7 @@
 """``agentic_trl view``: where the page goes, what is said, what is served and to whom.
 
 Mutations seen red: the page of a lone file looked for in it; a folder as ``--output`` raising raw; notes not printed; any path of the
-server answered; a name of another host answered.
+server answered; a name of another host answered; a host without a port not; a file written over that is no page.
 """
 
 import http.client
@@ -73,6 +73,27 @@ def test_what_is_wrong_is_a_line(words, expected, run, tmp_path, capsys):
     assert not list(tmp_path.glob("**/*.html*"))
 
 
+@pytest.mark.parametrize("text", ["a note", "<!doctype html>\n<title>another</title>", "\xff\x00"])
+def test_a_file_that_is_no_page_is_not_written_over(text, run, tmp_path, capsys):
+    (tmp_path / "mine").write_text(text)
+    assert main(["view", "run", "--output", "mine"]) == 2
+    assert "is no page of agentic_trl view" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == text
+    episodes = run / "trajectories" / "step_000004_rank_0.jsonl"
+    before = episodes.read_text()
+    assert main(["view", "run", "--output", str(episodes)]) == 2
+    assert episodes.read_text() == before
+    capsys.readouterr()
+
+
+def test_a_page_and_an_empty_file_are_written_over(run, tmp_path, capsys):
+    (tmp_path / "page").touch()
+    for _ in range(2):
+        assert main(["view", "run", "--output", "page"]) == 0
+        assert parts_of(tmp_path / "page")[0]["count"] == 2
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize("port", ["-1", "65536", "x", "1.5"])
 def test_a_port_is_a_number(port, run, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -105,7 +126,9 @@ def test_the_page_alone_is_served_to_this_machine(run):
             assert (status, kind) == (200, "text/html; charset=utf-8")
             assert body == (run / "view.html").read_bytes()
             assert ask(port, "/", f"localhost:{port}")[0] == 200
-            assert ask(port, "/", f"elsewhere.invalid:{port}")[0] == 404
+            assert ask(port, "/", "localhost")[0] == ask(port, "/", "127.0.0.1")[0] == 200
+            for host in (f"elsewhere.invalid:{port}", "elsewhere.invalid", "", ":80"):
+                assert ask(port, "/", host)[0] == 404
             for path in ("/view.html", "/run.json", "/../run.json", "//etc/passwd"):
                 assert ask(port, path, f"127.0.0.1:{port}")[0] == 404
             server.send_signal(signal.SIGINT)

@@ -1,8 +1,9 @@
 """Compact records and rows of episodes, against lines worked by hand.
 
-Mutations seen red: the last assistant messages taken from the front; the first turn of a second conversation counted as rewritten; a
+Mutations seen red: responses counted where the file names them, or where more of the assistant's messages stand; places beyond the
+messages, or out of order, taken; the first turn of a second conversation counted as rewritten; a
 flat group decided with what has no advantages; old names not read; ``None`` in a column refused; weights left out of what was
-learned; a column of another length kept.
+learned; a column of another length kept; the old log-probabilities of the sampler taken for the policy's; NaN in a mean.
 """
 
 import json
@@ -11,7 +12,7 @@ import math
 import pytest
 
 from agentic_trl.page.episodes import FLAGS, Place, compact, mark_flat
-from agentic_trl.page.numbers import Columns, reals
+from agentic_trl.page.numbers import Columns, packed, reals
 from agentic_trl.page.ratios import Bounds
 from tests.page.lines import line, turn
 from tests.page.unpack import floats, integers
@@ -19,9 +20,10 @@ from tests.page.unpack import floats, integers
 PLACE = Place(step=4, rank=0, line=0)
 
 
-def made(episode, *, said=None, bounds=None):
+def made(episode, *, said=None, bounds=None, ids=None):
     columns = Columns()
-    record, row = compact(episode, PLACE, columns, said=said or {}, bounds=bounds)
+    ids = set() if ids is None else ids
+    record, row = compact(episode, PLACE, columns, said=said or {}, bounds=bounds, ids=ids)
     return record, row, bytes(columns.data)
 
 
@@ -30,7 +32,9 @@ def flags(row):
 
 
 def test_columns_are_those_of_the_line():
-    record, row, data = made(line(turn(), turn(response_ids=[4, 4, 4], values=[0.5, 0.25, 0.125])))
+    ids = {3}
+    episode = line(turn(), turn(response_ids=[4, 4, 4], values=[0.5, 0.25, 0.125]))
+    record, row, data = made(episode, ids=ids)
     first, second = record["turns"]
     assert integers(data, first["ids"], 3) == [7, 8, 9]
     assert integers(data, second["ids"], 3) == [4, 4, 4]
@@ -39,7 +43,7 @@ def test_columns_are_those_of_the_line():
     assert floats(data, first["columns"]["sampler"], 3) == [-0.5, -0.25, -1.0]
     assert floats(data, second["columns"]["value"], 3) == [0.5, 0.25, 0.125]
     assert set(first["columns"]) == {"advantage", "weight", "sampler"}
-    assert (row.turns, row.tokens, row.ids) == (2, 6, {4, 7, 8, 9})
+    assert (row.turns, row.tokens, ids) == (2, 6, {3, 4, 7, 8, 9})
     assert (row.group, row.member, row.stop, row.success, row.score) == (
         2,
         1,
@@ -64,17 +68,39 @@ def test_each_turn_knows_its_messages():
 
 
 def test_messages_of_an_assistant_that_stand_in_the_prompt_are_no_responses():
-    episode = line(turn())
+    # 0 system, 1 example, 2 user, 3 response, 4 user, 5 a program's, 6 response, 7 user
+    episode = line(turn(message=3), turn(message=6, conversation=1))
+    for at in (1, 5):
+        episode["messages"].insert(at, {"role": "assistant", "content": "no response"})
+    record, _, _ = made(episode)
+    assert [one["said"] for one in record["turns"]] == [[0, 3, 3], [4, 6, 6]]
+
+
+def with_example(**more):
+    episode = line(turn(**more))
     episode["messages"].insert(1, {"role": "assistant", "content": "an example"})
-    record, _, _ = made(episode)
-    assert record["turns"][0]["said"] == [0, 3, 3]
+    return episode
 
 
-def test_turns_without_messages_say_so():
-    episode = line(turn(), turn())
-    episode["messages"] = episode["messages"][:3]
+@pytest.mark.parametrize(
+    "episode",
+    [
+        line(turn(), turn()) | {"messages": line(turn())["messages"]},
+        line(turn(), turn(conversation=1)),
+        with_example(),
+        with_example(message=9),
+        with_example(message=-1),
+        with_example(message="3"),
+        line(turn(message=4), turn(message=2)),
+        line(turn(message=2), turn(message=2)),
+        line(turn(message=2), turn()),
+    ],
+    ids=["few", "talks", "example", "beyond", "negative", "text", "order", "twice", "half"],
+)
+def test_responses_that_the_file_does_not_tell_are_not_guessed(episode):
     record, _, _ = made(episode)
-    assert [one["said"] for one in record["turns"]] == [[-1, -1, -1]] * 2
+    assert [one["said"] for one in record["turns"]] == [[-1, -1, -1]] * len(episode["turns"])
+    assert len(record["messages"]) == len(episode["messages"])
 
 
 @pytest.mark.parametrize(
@@ -177,6 +203,49 @@ def test_what_the_policy_said_becomes_ratio_difference_and_entropy():
     # exp(-0.25) < 0.8 with A = 1, exp(-0.5) < 0.8 with A = 3: a positive advantage keeps its gradient there.
     assert record["turns"][0]["units"]["clipped"] == "000"
     assert record["turns"][1]["units"] is None
+
+
+SAMPLER, OLD, NEW = [-0.5, -0.25, -1.0], [-0.25, -0.5, -1.0], [-0.75, -0.25, -1.5]
+
+
+@pytest.mark.parametrize(
+    ("columns", "wanted"),
+    [
+        # The old ones are the sampler's: the policy of this update is compared, new - sampler.
+        ({"old_logprobs": SAMPLER}, [-0.25, 0.0, -0.5]),
+        ({"old_logprobs": OLD, "start": NEW}, [-0.25, 0.0, -0.5]),
+        ({}, [-0.25, 0.0, -0.5]),
+        # They were computed anew: old - sampler, even where that is 0.
+        ({"old_logprobs": OLD}, [0.25, -0.25, 0.0]),
+        ({"old_logprobs": SAMPLER, "start": SAMPLER}, [0.0, 0.0, 0.0]),
+        ({"old_logprobs": OLD, "start": OLD}, [0.25, -0.25, 0.0]),
+    ],
+    ids=["equal", "sampler", "none", "apart", "recomputed_equal", "recomputed"],
+)
+def test_the_sampler_is_compared_with_what_the_policy_said_itself(columns, wanted):
+    columns = {"logprobs": NEW, **columns}
+    said = {0: {name: reals(values) for name, values in columns.items()}}
+    record, _, data = made(line(turn()), said=said)
+    place = record["turns"][0]["columns"]["sampler difference"]
+    assert floats(data, place, 3) == wanted
+
+
+def test_log_probabilities_that_are_not_finite_leave_a_page():
+    nan = math.nan
+    said = {"logprobs": [-0.5, nan, -1.5], "old_logprobs": [-0.5, -0.25, -1.0]}
+    none = {"logprobs": [nan] * 3, "old_logprobs": [nan] * 3}
+    said = {at: {n: reals(c) for n, c in one.items()} for at, one in enumerate((said, none))}
+    episode = line(turn(), turn(advantages=[nan, math.inf, -math.inf]))
+    for level in ("token", "turn", "sequence"):
+        bounds = Bounds(level=level, low=0.2, high=0.2)
+        record, row, data = made(episode, said=said, bounds=bounds)
+        first, second = (one["units"] for one in record["turns"])
+        # The mean runs over the two tokens of the first turn that are finite: exp((0 - 0.5) / 2).
+        assert first["ratio"] == pytest.approx(math.exp(-0.25))
+        assert second["ratio"] == ("nan" if level != "sequence" else first["ratio"])
+        assert math.isnan(floats(data, record["turns"][0]["columns"]["log ratio"], 3)[1])
+        assert row.learned == pytest.approx(5 / 3, rel=1e-5)
+        packed(record, Columns())
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 Mutations seen red: ``epsilon_high`` not read; the sign of the advantage not looked at; the mean over a turn where the row is the
 unit; a row not ended by a rewritten prompt; rows of two conversations taken for one; knobs of the method not looked up; ranks not
-told apart.
+told apart; ``delta`` not read, or taken as the upper bound of each sign; updates of all generations held.
 """
 
 import json
 import math
 
 import pytest
+import torch
 
+from agentic_trl.ops.surrogate import clipped_surrogate
 from agentic_trl.page.numbers import reals
 from agentic_trl.page.ratios import Bounds, Updates, units
 from agentic_trl.page.runs import find_runs
@@ -60,6 +62,19 @@ def test_conversations_have_rows_of_their_own():
     assert [found[at]["ratio"] for at in range(3)] == pytest.approx([2.0, 1.0, 2.0], rel=1e-6)
 
 
+@pytest.mark.parametrize("delta", [None, 0.9, 1.1, 1.25, 2.0])
+@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.5])
+def test_clipped_is_where_the_surrogate_has_no_gradient(delta, advantage):
+    logs = torch.linspace(-0.5, 1.5, 41)[None]
+    ratio = logs.exp().requires_grad_()
+    knobs = {"clip_low": 0.2, "clip_high": 0.3, "ratio_max": delta}
+    clipped_surrogate(ratio, torch.full_like(ratio, advantage), **knobs).sum().backward()
+    found = Bounds(level="token", low=0.2, high=0.3, delta=delta)
+    cut = [found.cut_off(log, advantage) for log in logs[0].tolist()]
+    assert cut == (ratio.grad[0] == 0).tolist()
+    assert any(cut) is not all(cut)
+
+
 def test_turns_of_which_nothing_was_said_have_no_unit():
     assert units([turn(), turn()], {1: said(1.0, 1.0, 1.0)}, bounds("token")).keys() == {1}
 
@@ -70,6 +85,45 @@ def run_with(tmp_path, args, method="planpo", **more):
 
 
 UNSET = {"epsilon": None, "epsilon_high": None, "importance_sampling_level": None}
+
+
+def test_the_bound_on_the_ratio_is_read(tmp_path):
+    assert Bounds.of(run_with(tmp_path / "a", UNSET)).delta is None
+    assert Bounds.of(run_with(tmp_path / "b", UNSET | {"delta": 4})).delta == 4.0
+    assert Bounds.of(run_with(tmp_path / "c", UNSET | {"epsilon_high": math.inf})) is None
+
+
+def test_one_generation_is_held_at_a_time(tmp_path):
+    columns = {"logprobs": [-1.0], "old_logprobs": [-2.0]}
+    rows = [
+        {"generation": one, "trajectory": 1, "turns": {"0": {**columns, "logprobs": [-1.0 - one]}}}
+        for one in (4, 0, 4)
+    ]
+    rows[2]["turns"] = {"1": columns}
+    run_with(tmp_path, UNSET, updates=rows)
+    found = Updates(run_with(tmp_path, UNSET, updates=rows[:1], step=9))
+    for _ in range(2):  # back and forth
+        assert list(found.of(4, 0, 1)[0]["logprobs"]) == [-5.0]
+        assert found.of(4, 0, 1).keys() == {0, 1}
+        assert found.of(0, 0, 0) == {}
+        assert list(found.of(0, 0, 1)[0]["logprobs"]) == [-1.0]
+        assert found._said.keys() == {1}
+
+
+@pytest.mark.parametrize(
+    ("old", "start"),
+    [
+        ("sampler", {"start": [-1.0]}),
+        ("recomputed", {"start": [-2.0]}),
+        (None, {}),
+        (["x"], {}),
+    ],
+)
+def test_an_update_says_whose_the_old_ones_are(old, start, tmp_path):
+    columns = {"logprobs": [-1.0], "old_logprobs": [-2.0]}
+    row = {"generation": 4, "trajectory": 0, "old": old, "turns": {"0": columns}}
+    (said,) = Updates(run_with(tmp_path, UNSET, updates=[row])).of(4, 0, 0).values()
+    assert {name: list(one) for name, one in said.items()} == columns | start
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Texts of tokens: spaces, parts of characters, ids beyond the vocabulary; and where the tokenizer comes from.
 
-Mutations seen red: bytes of a part of a character shown as U+FFFD; the space of a piece lost; an id beyond the vocabulary raising;
+Mutations seen red: bytes of a part of a character shown as U+FFFD; the space of a piece lost, one of several too; an id beyond the vocabulary raising;
 the oldest checkpoint's tokenizer taken; ``trust_remote_code`` true; a missing tokenizer an error.
 """
 
@@ -33,8 +33,9 @@ def test_bytes_of_a_part_of_a_character_are_shown():
 
 def test_the_space_before_a_piece_is_kept():
     decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    tokenizer = tokenizer_of(["▁go", "ne", "<0xE4>"], decoder)
-    assert token_texts(tokenizer, [0, 1, 2]) == [" go", "ne", "⟨E4⟩"]
+    tokenizer = tokenizer_of(["▁go", "ne", "<0xE4>", "▁", "▁▁", "▁▁▁▁", "▁▁a"], decoder)
+    texts = token_texts(tokenizer, list(range(7)))
+    assert texts == [" go", "ne", "⟨E4⟩", " ", "  ", "    ", "  a"]
 
 
 def test_ids_beyond_the_vocabulary_are_shown_as_ids():

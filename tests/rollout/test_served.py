@@ -6,14 +6,17 @@ Mutations seen red: a second request from a response in its row; the longest rep
 repeats half of one taken for it; what was sampled elsewhere not known; followed samples left out, too; numbers of calls
 from 0 in each conversation; seeds without the count; cut at the last stop text; the stop text sent; the last prompt of
 another conversation as a continuation; wider limits; a broken call sent as nothing; what was earned lost; ``finish``
-not called; words of another conversation taken for the own; a call without tools sent as one; decoded anew for the tokens.
+not called; words of another conversation taken for the own; a call without tools sent as one; decoded anew for the tokens;
+responses numbered by their turns; those that were thrown away not counted in their places.
 """
 
+import io
 import itertools
 import re
 import threading
 
 import pytest
+from rich.console import Console
 
 from agentic_trl.batching import build_rows, turns_of_rows
 from agentic_trl.environments.base import TextEnv
@@ -24,7 +27,9 @@ from agentic_trl.rollout.episode import sent
 from agentic_trl.rollout.task import Limits
 from agentic_trl.rollout.text import parse
 from agentic_trl.rollout.text.parse import decode_pieces
+from agentic_trl.trainers.run.trajectories import trace_lines
 from agentic_trl.types import StopReason
+from agentic_trl.viewer import render_trajectory
 from tests.rollout.scripted import Waves, given, start
 from tests.rollout.test_tool_turns import chat, ids
 
@@ -457,6 +462,29 @@ def test_where_the_first_response_stands():
     one, _, _ = play(program, "a a <end>", "b <end>")
     assert one.first_response == 4
     assert one.messages[4]["content"] == "a a"
+    # The second list repeats no response: it stands whole, two messages of the assistant among it.
+    assert [turn.message for turn in one.turns] == [4, 9]
+    assert one.messages[9]["content"] == "b"
+
+
+def test_turns_stand_at_their_responses_where_others_are_thrown_away():
+    def program():
+        yield asking(user("a"))
+        second = yield asking(user("a"))
+        yield asking(user("a"), said(second["content"]), said("own"), user("b"))
+        yield asking(user("another"))
+        return 1.0
+
+    one, _, _ = play(program, "a <end>", "b <end>", "c <end>", "d <end>")
+    assert one.unused_turns == 1
+    assert [one.messages[turn.message]["content"] for turn in one.turns] == ["b", "c", "d"]
+    line = next(trace_lines([one]))
+    assert [turn["message"] for turn in line["turns"]] == [turn.message for turn in one.turns]
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(render_trajectory(one))
+    heads = re.findall(r"─ (assistant.*?) ─", shown.getvalue())
+    assert [head.startswith("assistant | reward") for head in heads].count(True) == 3
+    assert len(heads) == [message["role"] for message in one.messages].count("assistant") > 3
 
 
 def test_a_prompt_of_many_characters_is_not_encoded():

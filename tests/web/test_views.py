@@ -2,7 +2,8 @@
 
 Mutations seen red: the flags of a filter joined by or; counts that pass over the other filters; search that looks at one chunk; groups
 in the order played; the ratio shown as its logarithm; a figure of the token beside; j that passes over the filters, or goes on from
-what is still shown; an episode looked up by its place on the page.
+what is still shown; an episode looked up by its place on the page; no message shown
+where none is known to be a response; the last point of a part drawn alone.
 """
 
 import math
@@ -264,6 +265,20 @@ def test_a_turn_has_its_observation_and_its_response(small, look):
     assert seen.texts("#turn-1 .kind") == ["reasoning", "action"]
 
 
+def test_every_message_is_shown_where_the_file_does_not_say_whose_it_is(tmp_path, look):
+    episode = line(turn(), turn(conversation=1))
+    run = write_run(tmp_path / "run", episode, line(turn(message=2), member=2))
+    build_page([run], tmp_path / "page.html")
+    seen = look(tmp_path / "page.html", "#/episode/0/4/0/0")
+    assert seen.texts(".turn:not([id]) h2") == ["Messages"]
+    assert seen.texts(".turn:not([id]) .said") == [one["content"] for one in episode["messages"]]
+    assert "listed below" in seen.texts("#turn-1 .observed .hint")[0]
+    seen.go("#/episode/0/4/0/1")
+    seen.shown("Step 4, group 2, member 2")
+    assert seen.texts("#turn-1 .observed .said") == ["rules", "user 0"]
+    assert seen.texts(".turn:not([id]) h2") == ["After the last response"]
+
+
 def test_curves_say_their_figures(small, runs_page, look):
     seen = look(small, "#/runs")
     chart = seen.tab.get_by_role("slider", name="Success rate over steps")
@@ -280,6 +295,31 @@ def test_curves_say_their_figures(small, runs_page, look):
         one.split("\t")[:2] for one in both.tab.locator("section tbody tr").all_inner_texts()
     )
     assert table["method"] == "steppo"
+
+
+def test_a_long_log_is_drawn_in_part_with_its_extremes(tmp_path, look):
+    steps = 150_000
+    values = {1: 0.75, 77: -3.0, 123_456: 9.0, steps: 0.25}
+    log = [{"step": one, "grad_norm": values.get(one, 0.5)} for one in range(1, steps + 1)]
+    build_page([write_run(tmp_path / "run", line(turn()), log=log)], tmp_path / "page.html")
+    seen = look(tmp_path / "page.html", "#/runs")
+    chart = seen.tab.locator(".panel", has_text="Gradient norm").first
+    chart.locator("polyline").wait_for()
+    points = chart.locator("polyline").get_attribute("points").split()
+    heights = [float(one.split(",")[1]) for one in points]
+    assert len(points) <= 2000
+    # From 10 at the highest to 164 at the lowest: 0.75, 0.5 and 0.25 lie in 12ths of 3, from -3.
+    at = {value: 164 - (value + 3) / 12 * 154 for value in (0.75, 0.25, -3.0, 9.0)}
+    assert heights[0] == pytest.approx(at[0.75])
+    assert heights[-1] == pytest.approx(at[0.25])
+    assert max(heights) == pytest.approx(at[-3.0])
+    assert min(heights) == pytest.approx(at[9.0])
+    assert "2,000 of a line at most" in chart.locator(".hint").inner_text()
+    slider = chart.get_by_role("slider")
+    assert slider.get_attribute("aria-valuetext") == f"step {steps}: grad_norm 0.25"
+    slider.focus()
+    seen.press("Home")
+    assert slider.get_attribute("aria-valuetext") == "step 1: grad_norm 0.75"
 
 
 def test_a_run_without_a_log_opens_with_its_groups(tmp_path, look):

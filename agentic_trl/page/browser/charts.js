@@ -3,6 +3,29 @@
 const SHARES = /rate|^signal\/|^groups\/|^clip_ratio\//;
 const SHAPE = { width: 420, height: 190, left: 52, right: 12, top: 10, bottom: 26 };
 
+const DRAWN = 2000; // most points of a line
+
+// Places of the points of a line that are drawn: the first, the last, and the lowest and the highest of each of equal parts between them.
+function drawn(values) {
+  if (values.length <= DRAWN) return values.map((_, at) => at);
+  const parts = DRAWN / 2 - 1;
+  const inner = values.length - 2;
+  const kept = [0];
+  for (let part = 0; part < parts; part++) {
+    const from = 1 + Math.floor((part * inner) / parts);
+    const end = 1 + Math.floor(((part + 1) * inner) / parts);
+    let low = from, high = from;
+    for (let at = from; at < end; at++) {
+      if (values[at] < values[low]) low = at;
+      if (values[at] > values[high]) high = at;
+    }
+    kept.push(Math.min(low, high));
+    if (low !== high) kept.push(Math.max(low, high));
+  }
+  kept.push(values.length - 1);
+  return kept;
+}
+
 // Round numbers inside of a range.
 function ticks(low, high, about) {
   const rough = (high - low) / about || 1;
@@ -35,9 +58,11 @@ function chart(title, names, hidden) {
     names.forEach((name, which) => { if (kind.figures[name]) lines.push({ number, which, name, kind, points: kind.figures[name] }); });
   });
   const { width, height, left, right, top, bottom } = SHAPE;
-  const spread = lines.flatMap(({ points: [, ...values] }) => values.flat());
   const every = [...new Set(lines.flatMap(({ points }) => points[0]))].sort((a, b) => a - b);
-  let low = Math.min(...spread, Infinity), high = Math.max(...spread, -Infinity);
+  let low = Infinity, high = -Infinity;
+  for (const { points: [, ...columns] } of lines) {
+    for (const values of columns) for (const one of values) { low = Math.min(low, one); high = Math.max(high, one); }
+  }
   if (low >= 0 && low < high * 0.6) low = 0;
   if (names.every((name) => SHARES.test(name))) [low, high] = [Math.max(low, 0), Math.min(high, 1)]; // an interval may leave what a share can be
   if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.5, high + Math.abs(high || 1) * 0.5];
@@ -51,12 +76,13 @@ function chart(title, names, hidden) {
     picture.append(svg('text', { class: 'tick', x: x(one), y: height - 8, 'text-anchor': 'middle' }, String(one)));
   }
   for (const { number, which, points: [steps, means, lows, highs] } of lines) {
+    const places = drawn(means);
     if (highs.some((high, at) => high > lows[at])) {
-      const upper = steps.map((step, at) => `${x(step)},${y(highs[at])}`);
-      const lower = steps.map((step, at) => `${x(step)},${y(lows[at])}`).reverse();
+      const upper = places.map((at) => `${x(steps[at])},${y(highs[at])}`);
+      const lower = places.map((at) => `${x(steps[at])},${y(lows[at])}`).reverse();
       picture.append(svg('polygon', { class: `band line-${number % 8}`, points: [...upper, ...lower].join(' ') }));
     }
-    picture.append(svg('polyline', { class: `curve line-${number % 8} dash-${which % 4}`, points: steps.map((step, at) => `${x(step)},${y(means[at])}`).join(' ') }));
+    picture.append(svg('polyline', { class: `curve line-${number % 8} dash-${which % 4}`, points: places.map((at) => `${x(steps[at])},${y(means[at])}`).join(' ') }));
     if (steps.length < 3) steps.forEach((step, at) => picture.append(svg('circle', { class: `dot line-${number % 8}`, cx: x(step), cy: y(means[at]), r: 3 })));
   }
   const cursor = svg('line', { class: 'cursor', y1: top, y2: height - bottom, x1: -9, x2: -9 });
@@ -84,7 +110,8 @@ function chart(title, names, hidden) {
     if (move) { event.preventDefault(); event.stopPropagation(); go(now + move); }
   });
   if (every.length) go(now);
-  return h('figure', { class: 'panel' }, h('figcaption', {}, title), picture, readout);
+  const thinned = lines.some(({ points }) => points[0].length > DRAWN) ? h('p', { class: 'hint' }, `Of each part of a long line its lowest and its highest point are drawn, ${DRAWN.toLocaleString('en')} of a line at most.`) : '';
+  return h('figure', { class: 'panel' }, h('figcaption', {}, title), picture, readout, thinned);
 }
 
 function lineName(line, names) {

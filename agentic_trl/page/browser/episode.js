@@ -51,7 +51,7 @@ const duration = (seconds) => (typeof seconds !== 'number' || seconds >= 1 ? `${
 
 function observationOf(record, turn) {
   const [from, end] = turn.said;
-  if (from < 0) return [h('p', { class: 'hint' }, `The messages of the episode do not say what stood before this response (${plural(turn.observed, 'token')}).`)];
+  if (from < 0) return [h('p', { class: 'hint' }, `The messages of the episode do not say what stood before this response (${plural(turn.observed, 'token')}); they are all listed below the turns.`)];
   return record.messages.slice(from, end).map(messageBox);
 }
 
@@ -165,7 +165,7 @@ async function episodeView(at) {
   const sticky = h('div', { class: 'sticky' }, colourBar(record, paint), scale);
   const [end] = record.turns.length ? [record.turns.at(-1).said[2]] : [-1];
   const rest = record.messages.slice(end + 1);
-  const after = rest.length && (end >= 0 || !record.turns.length) ? h('section', { class: 'turn' }, h('header', {}, h('h2', {}, record.turns.length ? 'After the last response' : 'Messages')), rest.map(messageBox)) : '';
+  const after = rest.length ? h('section', { class: 'turn' }, h('header', {}, h('h2', {}, end >= 0 ? 'After the last response' : 'Messages')), rest.map(messageBox)) : '';
   const page = h('div', { class: 'page episode' }, episodeHead(record), turnStrip(record), sticky, record.turns.map((_, number) => turnCard(record, number, watch)), after, panel);
   page.paint = paint;
   page.leave = () => watch.disconnect();

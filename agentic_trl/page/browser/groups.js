@@ -24,7 +24,7 @@ function groupsOf(episodes, order) {
     const weights = one.members.filter((at) => learned[at] !== null);
     one.tokens = one.members.reduce((sum, at) => sum + tokens[at], 0);
     one.rate = one.members.filter((at) => success[at]).length / one.members.length;
-    [one.low, one.high] = [Math.min(...scores), Math.max(...scores)];
+    [one.low, one.high] = [scores.reduce((a, b) => Math.min(a, b)), scores.reduce((a, b) => Math.max(a, b))];
     one.score = scores.reduce((a, b) => a + b, 0) / scores.length;
     const total = weights.reduce((sum, at) => sum + tokens[at], 0);
     one.learned = weights.length ? weights.reduce((sum, at) => sum + learned[at] * tokens[at], 0) / (total || 1) : null;
@@ -76,7 +76,7 @@ function groupsView(set) {
   const update = () => {
     searching.update();
     list.groups = groupsOf(passing(), order);
-    list.most = Math.max(0, ...list.groups.map((one) => one.learned ?? 0));
+    list.most = list.groups.reduce((most, one) => Math.max(most, one.learned ?? 0), 0);
     walk.items = list.groups.map((one) => `#/group/${one.key}`);
     count.textContent = `${plural(list.groups.length, 'group')}${list.groups.length ? '' : ': no episode passes the filters'}. Learned is the mean of |advantage \u00d7 weight| over the sampled tokens of a group.`;
     list.show(list.groups.length);

@@ -36,7 +36,7 @@ class Record:
     served: list[Message] = field(default_factory=list)
     """What was said in the conversations of a program."""
     given: int | None = None
-    """How many of these stand before the first response; ``None`` where no program writes the prompts."""
+    """Number of messages before the first response; ``None`` before there is one."""
     unused: int = 0
     """Number of responses that a program threw away."""
     unused_tokens: int = 0
@@ -125,7 +125,9 @@ class Record:
         elif response.answer is not None:  # results stand behind their calls alone
             self.messages, self.observation = [], ""
         self.score += step.reward
-        self._append(sample, response, step, penalty=penalty, seconds=seconds)
+        place = len(self.conversation.messages)
+        self.given = place if self.given is None else self.given
+        self._append(sample, response, step, penalty=penalty, seconds=seconds, message=place)
         self.conversation.add_response(
             sample.ids, text=response.text, end=response.end, answer=response.answer
         )
@@ -146,13 +148,13 @@ class Record:
             sample: What the policy sampled.
             response: The same, parsed.
             step: What came of it.
-            talks: The conversations, the last request in force.
+            talks: The conversations, the response added to the last request.
             penalty: For an action that was refused, 0 otherwise.
             seconds: Wall time until the next request.
         """
         self.score, self.said = self.score + step.reward, step.success
-        number = talks.number
-        self._append(sample, response, step, penalty=penalty, seconds=seconds, conversation=number)
+        place = {"conversation": talks.number, "message": talks.place}
+        self._append(sample, response, step, penalty=penalty, seconds=seconds, **place)
 
     def _append(self, sample: Sample, response: ParsedResponse, step: Stepped, **more: Any) -> None:
         self.turns.append(

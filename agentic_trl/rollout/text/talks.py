@@ -71,6 +71,8 @@ class Talks:
         """What was said in all of them, in the order in which it came; a list that repeats no response stands whole."""
         self.given = 0
         """How many of these stand before the first response."""
+        self.place = 0
+        """Index of the last response in them."""
 
     def ask(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
@@ -125,8 +127,9 @@ class Talks:
             ids, text=response.text, end=response.end, answer=response.answer, sent=plain
         )
         self._calls = self.conversation.calls
+        self.place = len(self.messages)
         if not self._spots:
-            self.given = len(self.messages)
+            self.given = self.place
         self.messages.append(self.conversation.messages[-1])
         spot = _Spot(self.conversation, self.number, self._context, self._length + 1)
         self._spots.append(spot)

@@ -200,12 +200,10 @@ def _head(episode: Line) -> str:
 
 
 def _said(episode: Line) -> Iterator[tuple[str, str]]:
-    """Yield a title and a text for each message; the last ones of the model are its turns."""
-    messages, turns = episode["messages"], list(episode["turns"])
-    answers = [index for index, one in enumerate(messages) if one.get("role") == "assistant"]
-    taken = answers[len(answers) - min(len(turns), len(answers)) :]
-    numbers = {index: number for number, index in enumerate(taken)}
-    for index, message in enumerate(messages):
+    """Yield a title and a text for each message; those of turns say what came of them."""
+    turns = episode["turns"]
+    numbers = {turn["message"]: number for number, turn in enumerate(turns)}
+    for index, message in enumerate(episode["messages"]):
         title = clean_text(str(message.get("role", "")))
         if index in numbers:
             turn, advantage = turns[numbers[index]], _advantage(turns[numbers[index]])

@@ -70,18 +70,24 @@ def write_traces(
     return [replace(one, written_at=step) for one in sets]
 
 
-def write_updates(trainer: Host, said: Sequence[Said]) -> None:
+def write_updates(trainer: Host, said: Sequence[Said], *, old: str) -> None:
     """Write what the policy said to rows of episodes that are written down, in the optimizer step of their last pass.
 
     Args:
         trainer: The trainer, after the last backward of the optimizer step.
         said: What this rank's passes found; with nothing no file is made.
+        old: Whose the old log-probabilities are: "sampler", or "recomputed".
     """
     lines = [
         (
             row.trajectory,
             min(turns),
-            {"generation": one.written_at, "trajectory": row.trajectory, "turns": turns},
+            {
+                "generation": one.written_at,
+                "trajectory": row.trajectory,
+                "old": old,
+                "turns": turns,
+            },
         )
         for one in said
         for row, turns in one.by_row()
@@ -177,6 +183,7 @@ def _turn(turn: Turn, credit: _TurnCredit) -> dict[str, Any]:
         "state_key": _plain(turn.state_key),
         "seconds": turn.seconds,
         "policy_version": turn.policy_version,
+        "message": turn.message,
     }
     return columns | {old: columns[new] for old, new in COLUMNS.items()}
 

@@ -75,12 +75,22 @@ def score_rows(trainer: Host, trajectories: Sequence[Trajectory], rows: Sequence
     return list(rows)
 
 
+def are_of_sampler(trainer: Host) -> bool:
+    """Return whether the old log-probabilities of a run are the sampler's, and not computed anew."""
+    source = old_logprobs_of(trainer.args)
+    exact = source == "exact" and not _is_once(trainer) and in_float32(trainer)
+    return source == "sampler" or exact
+
+
+def _is_once(trainer: Host) -> bool:
+    """Return whether there is one update a rollout."""
+    return bool(calls_per_generation(trainer) == trainer.args.gradient_accumulation_steps)
+
+
 def with_old_logprobs(trainer: Host, rows: Sequence[Row]) -> list[Row]:
     """Attach the old log-probabilities, where they are not the policy's own in its one update of the rollout."""
-    args, source = trainer.args, old_logprobs_of(trainer.args)
-    once = calls_per_generation(trainer) == args.gradient_accumulation_steps
-    exact = source == "exact" and not once and in_float32(trainer)
-    if source == "sampler" or exact:
+    once = _is_once(trainer)
+    if are_of_sampler(trainer):
         return [replace(row, old_logprob=row.sampling_logprob) for row in rows]
     if once:
         return list(rows)

@@ -50,11 +50,13 @@ def episode(content="b", **message):
             extends=n > 1,
             action=action,
             seconds=0.25 * n,
+            message=place,
         )
-        for n, reward, action in ((1, 0.5, "left"), (2, 1.0, "up"))
+        for n, reward, action, place in ((1, 0.5, "left", 3), (2, 1.0, "up", 6))
     )
     said = [("user", "an example"), ("assistant", "of an answer"), ("user", "a")]
-    said += [("assistant", "left"), ("user", content), ("assistant", "up")]
+    said += [("assistant", "left"), ("assistant", "of a program"), ("user", content)]
+    said += [("assistant", "up")]
     messages = [{"role": role, "content": text} for role, text in said]
     messages[-1] |= message
     one = Trajectory(
@@ -90,10 +92,11 @@ def test_a_trace_has_a_span_a_turn():
     json.dumps(trace)
 
 
-def test_the_turns_are_the_last_answers():
+def test_the_turns_stand_at_their_responses():
     text = as_text(episode())
     assert text.splitlines()[0] == "group 3, member 1: success, score 1.5, terminated, 2 turns"
     assert "[assistant]\nof an answer" in text
+    assert "[assistant]\nof a program" in text
     assert "[assistant, turn 1, reward 0.5, advantage +0.5]\nleft" in text
     assert "[assistant, turn 2, reward 1, advantage -0.5]\nup" in text
 

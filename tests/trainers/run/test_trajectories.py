@@ -71,7 +71,7 @@ def test_no_traces_where_they_are_switched_off_or_not_due(tmp_path):
     make_trainer(tmp_path / "off", log_trajectories=False).train()
     assert not (tmp_path / "off" / "trajectories").exists()
     make_trainer(tmp_path / "some", max_steps=5, logging_steps=2).train()
-    names = sorted(path.name for path in (tmp_path / "some" / "trajectories").iterdir())
+    names = sorted(path.name for path in (tmp_path / "some" / "trajectories").glob("step_*"))
     assert names == [f"step_00000{step}_rank_0.jsonl" for step in (0, 2, 4)]
 
 

@@ -4,7 +4,7 @@ Weights are kept before each optimizer step, and a plain forward pass over a who
 micro-batches or padding.
 
 Mutations seen red: the run's end not seen; turns counted from the first of the rank; ratios to the policy itself; files of updates that a
-resumed run leaves.
+resumed run leaves; the sampler's old log-probabilities said to be computed anew.
 """
 
 import json
@@ -118,6 +118,7 @@ def test_ratios_are_those_of_the_weights_at_that_step(tmp_path, make, more):
         for step in steps:
             for line in updates[step]:
                 assert line["generation"] == generation
+                assert line["old"] == ("recomputed" if "sampler_correction" in more else "sampler")
                 episode = episodes[line["trajectory"]]
                 now = plain_scores(model, weights[step], episode, 0.7)
                 # Every row is scored, or was sampled, by the weights that played its generation.
