@@ -1,10 +1,14 @@
 """The bar of a rollout: what it counts, and when it is drawn.
 
-Mutations seen red: turns and tokens swapped; tokens in all instead of a second; drawn only when an episode ends.
+Mutations seen red: turns and tokens swapped; tokens in all instead of a second; drawn only when an episode ends; drawn where stderr is
+no terminal; a notebook's bar asked for a terminal.
 """
+
+import sys
 
 import pytest
 
+from agentic_trl import progress_bar
 from agentic_trl.progress_bar import RolloutBar
 
 
@@ -16,6 +20,13 @@ def clock(monkeypatch):
     return now
 
 
+@pytest.fixture
+def terminal(monkeypatch, capsys):
+    """A terminal takes the place of stderr."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_rates_are_of_the_time_since_the_start(clock, capsys):
     with RolloutBar(8, description="rollout", disable=False) as bar:
         bar.advance(6, 1, 70)
@@ -28,6 +39,7 @@ def test_rates_are_of_the_time_since_the_start(clock, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.usefixtures("terminal")
 def test_it_is_drawn_twice_a_second_while_no_episode_ends(clock, capsys):
     with RolloutBar(8, description="rollout", disable=False) as bar:
         clock[0] += 1.0
@@ -41,7 +53,17 @@ def test_it_is_drawn_twice_a_second_while_no_episode_ends(clock, capsys):
     assert drawn == [False, True] * 4
 
 
+@pytest.mark.usefixtures("terminal")
 def test_one_that_is_off_shows_nothing(capsys):
     with RolloutBar(8, description="rollout", disable=True) as bar:
         bar.advance(1, 8, 10)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_without_a_terminal_a_notebook_alone_shows_it(text, clock, monkeypatch, capsys):
+    monkeypatch.setattr(progress_bar, "OUTSIDE_NOTEBOOKS", text)
+    with RolloutBar(8, description="rollout", disable=False) as bar:
+        clock[0] += 1.0
+        bar.advance(1, 8, 10)
+    assert (capsys.readouterr().err == "") == text
