@@ -4,7 +4,7 @@ Mutations seen red: turns and tokens swapped; tokens in all instead of a second;
 no terminal; a notebook's bar asked for a terminal.
 """
 
-import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,9 +21,10 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def terminal(monkeypatch, capsys):
-    """A terminal takes the place of stderr."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+def terminal(monkeypatch):
+    """Stderr is taken for a terminal."""
+    stderr = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(progress_bar, "sys", SimpleNamespace(stderr=stderr))
 
 
 @pytest.mark.usefixtures("terminal")
