@@ -1,14 +1,20 @@
 """The progress bar of a rollout."""
 
+import sys
 from typing import Any
 
+from tqdm.asyncio import tqdm_asyncio
 from tqdm.auto import tqdm
+
+OUTSIDE_NOTEBOOKS = tqdm is tqdm_asyncio
+"""Whether bars are text on stderr, and no widgets of a notebook."""
 
 
 class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
     """A bar of finished episodes, with the episodes, turns and sampled tokens a second, and the time left.
 
-    It is drawn twice a second at most, whether an episode has ended or not, and its text is made then alone.
+    It is drawn twice a second at most, whether an episode has ended or not, and its text is made then alone. Where stderr
+    is no terminal, as in the log file of a job, nothing is shown; a notebook has a widget.
     """
 
     def __init__(self, total: int, *, description: str, disable: bool, ahead: bool = False) -> None:
@@ -27,7 +33,7 @@ class RolloutBar(tqdm):  # type: ignore[misc]  # untyped
             desc=description,
             unit="episode",
             leave=False,
-            disable=disable,
+            disable=disable or (OUTSIDE_NOTEBOOKS and not sys.stderr.isatty()),
             mininterval=0.5,
             miniters=0,
             dynamic_ncols=True,

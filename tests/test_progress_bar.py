@@ -1,10 +1,14 @@
 """The bar of a rollout: what it counts, and when it is drawn.
 
-Mutations seen red: turns and tokens swapped; tokens in all instead of a second; drawn only when an episode ends; turns, or episodes, of before in a rate.
+Mutations seen red: turns and tokens swapped; tokens in all instead of a second; drawn only when an episode ends; turns, or episodes, of before in a rate;
+drawn where stderr is no terminal; a notebook's bar asked for a terminal.
 """
+
+from types import SimpleNamespace
 
 import pytest
 
+from agentic_trl import progress_bar
 from agentic_trl.progress_bar import RolloutBar
 
 
@@ -16,6 +20,14 @@ def clock(monkeypatch):
     return now
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    """Stderr is taken for a terminal."""
+    stderr = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(progress_bar, "sys", SimpleNamespace(stderr=stderr))
+
+
+@pytest.mark.usefixtures("terminal")
 def test_rates_are_of_the_time_since_the_start(clock, capsys):
     with RolloutBar(8, description="rollout", disable=False) as bar:
         bar.advance(6, 1, 70)
@@ -28,6 +40,7 @@ def test_rates_are_of_the_time_since_the_start(clock, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.usefixtures("terminal")
 def test_what_was_played_before_it_opened_is_in_no_rate(clock, capsys):
     with RolloutBar(8, description="rollout", disable=False, ahead=True) as bar:
         bar.advance(900, 4, 9000)
@@ -43,6 +56,7 @@ def test_what_was_played_before_it_opened_is_in_no_rate(clock, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.usefixtures("terminal")
 def test_it_is_drawn_twice_a_second_while_no_episode_ends(clock, capsys):
     with RolloutBar(8, description="rollout", disable=False) as bar:
         clock[0] += 1.0
@@ -56,7 +70,17 @@ def test_it_is_drawn_twice_a_second_while_no_episode_ends(clock, capsys):
     assert drawn == [False, True] * 4
 
 
+@pytest.mark.usefixtures("terminal")
 def test_one_that_is_off_shows_nothing(capsys):
     with RolloutBar(8, description="rollout", disable=True) as bar:
         bar.advance(1, 8, 10)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_without_a_terminal_a_notebook_alone_shows_it(text, clock, monkeypatch, capsys):
+    monkeypatch.setattr(progress_bar, "OUTSIDE_NOTEBOOKS", text)
+    with RolloutBar(8, description="rollout", disable=False) as bar:
+        clock[0] += 1.0
+        bar.advance(1, 8, 10)
+    assert (capsys.readouterr().err == "") == text

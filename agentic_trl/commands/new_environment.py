@@ -15,8 +15,8 @@ FILES = {
     "pyproject.toml": "pyproject.toml.txt",
     "README.md": "README.md.txt",
     "recipe.yaml": "recipe.yaml.txt",
-    "{name}/__init__.py": "init.py.txt",
-    "{name}/environment.py": "environment.py.txt",
+    "src/{name}/__init__.py": "init.py.txt",
+    "src/{name}/environment.py": "environment.py.txt",
     "tests/test_{name}.py": "test.py.txt",
 }
 """Files by their templates."""
@@ -58,7 +58,9 @@ def run(words: Sequence[str]) -> int:
         )
     for path in write(options.name, folder):
         print(path)
-    print(f"\nnext: cd {folder}; python -m pytest; the README has the commands")
+    print(
+        f"\nnext: cd {folder}; pip install -e '.[test]'; python -m pytest; the README has the commands"
+    )
     return 0
 
 
@@ -82,7 +84,7 @@ def write(name: str, folder: Path) -> list[Path]:
     made = []
     for file, template in FILES.items():
         path = folder / file.format(name=name)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         text = (TEMPLATES / template).read_text(encoding="utf-8")
         path.write_text(Template(text).substitute(words), encoding="utf-8", newline="\n")
         made.append(path)

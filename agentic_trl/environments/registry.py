@@ -196,16 +196,35 @@ def _registered_by(module: str, name: str) -> str | None:
 
 @functools.cache
 def _load_installed() -> None:
-    """Import the modules that installed packages name in the group of entry points; one that fails is warned of."""
+    """Import the modules of the group of entry points; one that fails, or registers nothing, is warned of."""
     for one in entry_points(group=GROUP):
+        said, known, new = None, len(_REGISTRY), one.module not in sys.modules
         try:
             one.load()
         except Exception as error:  # one broken package does not take the others' environments away
+            said = (
+                f"cannot be imported: {type(error).__name__}: {error}. Mend or remove that package."
+            )
+        else:
+            if new and len(_REGISTRY) == known:
+                said = _empty(sys.modules[one.module])
+        if said:
             warnings.warn(
-                f"The environments of {one.value} ({one.dist and one.dist.name}) cannot be imported: "
-                f"{type(error).__name__}: {error}. Mend or remove that package.",
+                f"The environments of {one.value} ({one.dist and one.dist.name}) {said}",
                 stacklevel=3,
             )
+
+
+def _empty(module: types.ModuleType) -> str:
+    """Return what is wrong with a module that was imported and has registered nothing."""
+    hint = "Call register_env in it, or remove the entry point."
+    if getattr(module, "__file__", None) is None:
+        hint = (
+            "It is a folder without __init__.py, perhaps the one around the package: start Python elsewhere, or put the "
+            "package under src/ and install it again."
+        )
+    place = list(getattr(module, "__path__", [])) or [getattr(module, "__file__", None)]
+    return f"are missing: {place[0]} was imported and registers none. {hint}"
 
 
 def _refuse_arguments(spec: EnvSpec) -> None:

@@ -14,6 +14,7 @@ from importlib.metadata import distributions
 
 import pytest
 
+from agentic_trl import evaluate, tiny_policy
 from agentic_trl.__main__ import main
 from agentic_trl.environments import registry
 from agentic_trl.environments.registry import env_spec
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is depr
 
 FILES = {
     *("pyproject.toml", "README.md", "recipe.yaml", "tests/test_lost_key.py"),
-    *("lost_key/__init__.py", "lost_key/environment.py"),
+    *("src/lost_key/__init__.py", "src/lost_key/environment.py"),
 }
 
 
@@ -33,7 +34,9 @@ FILES = {
 def project(tmp_path, monkeypatch, capsys):
     """The package of the name ``lost_key``."""
     assert main(["new-environment", "lost_key", "--output", str(tmp_path / "new")]) == 0
-    assert "next: cd " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "next: cd " in said
+    assert "pip install -e '.[test]'; python -m pytest" in said
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     registry._load_installed.cache_clear()
     yield tmp_path / "new" / "lost_key"
@@ -64,25 +67,29 @@ def test_it_is_clean(project):
     run(project, "ruff", "check", "--no-cache", ".")
     run(project, "ruff", "format", "--check", "--no-cache", ".")
     rules = str(ROOT / "pyproject.toml")
-    run(project, "ruff", "check", "--no-cache", "--config", rules, "lost_key")
+    run(project, "ruff", "check", "--no-cache", "--config", rules, "src")
 
 
 def test_its_entry_point_makes_it_known(project, monkeypatch):
     said = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     assert said["name"] == "lost-key"
-    info = project / "lost_key-0.1.0.dist-info"
+    assert said["optional-dependencies"] == {"test": ["pytest"]}
+    info = project / "src" / "lost_key-0.1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lost-key\nVersion: 0.1.0\n")
     with (info / "entry_points.txt").open("w") as file:
         points = configparser.ConfigParser()
         points.read_dict(said["entry-points"])
         points.write(file)
-    monkeypatch.syspath_prepend(str(project))
+    monkeypatch.syspath_prepend(str(project / "src"))
+    monkeypatch.syspath_prepend(
+        str(project.parent)
+    )  # where Python is started: not the folder around it
     importlib.invalidate_caches()
     assert env_spec("LostKey-v1").entry_point == "lost_key.environment:LostKey"
     environment = env_spec("LostKey-v1").make()
     environment.reset(seed=0)
-    assert env_spec("LostKey-v1").make_oracle().act(environment) == "4"
+    assert env_spec("LostKey-v1").make_oracle().act(environment) in {"down", "right"}
 
 
 def test_it_is_installed_by_pip(project, tmp_path):
@@ -98,7 +105,7 @@ def test_it_is_installed_by_pip(project, tmp_path):
 @pytest.mark.parametrize("environment", [None, "lost_key.environment:LostKey"])
 def test_its_recipe_trains(environment, project, monkeypatch, capsys):
     monkeypatch.chdir(project)
-    monkeypatch.setattr(sys, "path", [str(project), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(project / "src"), *sys.path])
     flags = ["--max_steps", "1", "--per_device_train_batch_size", "8", "--num_train_tasks", "2"]
     flags += ["--num_generations", "4", "--num_eval_tasks", "2", "--evaluate_first", "false"]
     flags += ["--environment", environment] if environment else []
@@ -107,6 +114,22 @@ def test_its_recipe_trains(environment, project, monkeypatch, capsys):
     assert "model and metrics: outputs/lost_key" in capsys.readouterr().out.replace(
         str(project) + "/", ""
     )
+
+
+def test_the_embedded_policy_has_something_to_learn_from(project, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(project / "src"), *sys.path])
+    played = evaluate(
+        tiny_policy(),
+        "lost_key:LostKey-v1",
+        temperature=1.0,
+        num_tasks=64,
+        history_window=0,
+        max_tokens_per_turn=40,
+        batch_size=64,
+        progress=False,
+    ).metrics
+    assert 0.05 < played["success_rate"] < 0.6
+    assert played["invalid_action_rate"] < 0.05
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,13 @@ Changes of the code that turned these tests red, each tried once:
 - The first of several matching specs taken: ``test_registered_class_keeps_its_limits``.
 - Arguments unchecked, ``**kwargs`` not seen: ``test_arguments_that_an_environment_...``,
   ``test_arguments_of_a_builder_...``.
+- No look at what an entry point registers, or one at modules that were there before: ``test_an_entry_point_...``.
 """
 
 import ast
 import dataclasses
 import functools
+import importlib
 import subprocess
 import sys
 
@@ -275,3 +277,44 @@ def test_arguments_of_a_builder_that_takes_any_are_not_judged():
         return Echo()
 
     assert resolve_environment(anything, {"colour": 1}).kwargs == {"colour": 1}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A folder whose distribution ``sign-posts`` names the module ``sign_posts`` as one of environments."""
+    info = tmp_path / "sign_posts-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sign-posts\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\nsign_posts = sign_posts\n")
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    registry._load_installed.cache_clear()
+    yield tmp_path
+    registry._load_installed.cache_clear()
+    sys.modules.pop("sign_posts", None)
+
+
+def test_an_entry_point_that_registers_nothing_is_warned_of(installed):
+    (installed / "sign_posts.py").write_text("")
+    with pytest.warns(UserWarning, match="registers none. Call register_env in it, or") as said:
+        registered_envs()
+    (one,) = [str(one.message) for one in said if "sign_posts" in str(one.message)]
+    assert one.startswith("The environments of sign_posts (sign-posts) are missing: ")
+    assert str(installed / "sign_posts.py") in one
+
+
+def test_an_entry_point_that_finds_the_folder_around_its_package_is_warned_of(installed):
+    (installed / "sign_posts").mkdir()
+    with pytest.warns(UserWarning, match=r"is a folder without __init__.py, perhaps the one ar"):
+        registered_envs()
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_an_entry_point_that_registered_is_not_warned_of(early, installed, recwarn):
+    call = "register_env('Posts-v1', 'sign_posts:Posts', max_turns=1)"
+    (installed / "sign_posts.py").write_text(f"from agentic_trl import register_env\n{call}")
+    if early:  # as when a script has imported the module itself
+        importlib.import_module("sign_posts")
+    assert "Posts-v1" in registered_envs()
+    assert not [one for one in recwarn if "sign_posts" in str(one.message)]

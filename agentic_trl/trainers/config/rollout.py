@@ -40,7 +40,8 @@ class RolloutConfig(GRPOConfig):
         "of the messages so far ('module:function', or the function itself).",
     )
     history_window: Count | None = knob(
-        None, help="Past turns that history='window' shows besides the current observation."
+        None,
+        help="Past turns that history='window' shows besides the current observation; None shows none, as 0.",
     )
     stop_strings: list[str] | None = knob(
         None, help="Texts that end a response early, such as '</search>'; one or a list."
