@@ -75,8 +75,9 @@ def test_evaluations_before_and_after_training_are_in_it(tmp_path):
     assert (first["step"], last["step"]) == (0, 1)
     assert first["eval_return"] == before["eval_return"]
     assert last["eval_return"] == after["eval_return"]
-    trainer.train()  # a new run
-    assert [line["step"] for line in strict(tmp_path / "metrics.jsonl")] == [1, 1]
+    trainer.train()  # a new run, from the weights that were evaluated last
+    steps = [line["step"] for line in strict(tmp_path / "metrics.jsonl")]
+    assert steps == [0, 1, 1]
     assert len(strict(tmp_path / "metrics-1.jsonl")) == 4
 
 

@@ -196,13 +196,13 @@ def test_as_many_are_sent_as_wished(tmp_path, monkeypatch, count):
 
 
 def test_an_episode_is_cut_as_a_whole():
-    line = episode("b" * 19_950)  # behind 10 + 12 + 1 + 4 characters: 19 977, and 23 are left
+    line = episode("b" * 19_938)  # behind 10 + 12 + 1 + 4 + 12 characters: 19 977, and 23 are left
     line["messages"].append({"role": "assistant", "content": "c" * 24})
     line["messages"].append({"role": "user", "content": "d"})
     line["turns"][0]["action"] = "e" * 30_000
     shown = trackers.bounded(line)
     contents = [one["content"] for one in shown["messages"]]
-    assert contents[4:] == ["b" * 19_950, "up", trackers.CUT, trackers.CUT]
+    assert contents[5:] == ["b" * 19_938, "up", trackers.CUT, trackers.CUT]
     assert [len(one["action"]) for one in shown["turns"]] == [20_000, len(trackers.CUT)]
     assert "[... 30000 characters in all ...]" in shown["turns"][0]["action"]
     assert len(line["turns"][0]["action"]) == 30_000  # what is written stays
