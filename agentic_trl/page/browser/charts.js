@@ -64,6 +64,7 @@ function chart(title, names, hidden) {
     for (const values of columns) for (const one of values) { low = Math.min(low, one); high = Math.max(high, one); }
   }
   if (low >= 0 && low < high * 0.6) low = 0;
+  if (low === high && low >= 0) [low, high] = [0, low ? 2 * low : 1];
   if (names.every((name) => SHARES.test(name))) [low, high] = [Math.max(low, 0), Math.min(high, 1)]; // an interval may leave what a share can be
   if (low === high) [low, high] = [low - Math.abs(low || 1) * 0.5, high + Math.abs(high || 1) * 0.5];
   const x = (step) => left + ((step - every[0]) / (every.at(-1) - every[0] || 1)) * (width - left - right);
