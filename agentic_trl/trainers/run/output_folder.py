@@ -47,7 +47,7 @@ _held: set[Path] = set()
 
 @contextmanager
 def locked(output_dir: str, *, main: bool) -> Iterator[None]:
-    """Own a folder while a run trains.
+    """Own a folder while a run trains; at Ctrl-C say how it goes on.
 
     Args:
         output_dir: Folder of the run.
@@ -55,6 +55,7 @@ def locked(output_dir: str, *, main: bool) -> Iterator[None]:
 
     Raises:
         FolderInUseError: On all ranks, if another run owns it.
+        KeyboardInterrupt: As it came.
     """
     path = Path(output_dir).resolve() / LOCK
     descriptor, problem = _acquire(path) if main else (None, "")
@@ -63,6 +64,10 @@ def locked(output_dir: str, *, main: bool) -> Iterator[None]:
         if problems:
             raise FolderInUseError(problems[0])
         yield
+    except KeyboardInterrupt:
+        if main:
+            logger.warning("The run was stopped. %s", _how_to_go_on(output_dir))
+        raise
     finally:
         if descriptor is not None:
             path.unlink(
@@ -70,6 +75,14 @@ def locked(output_dir: str, *, main: bool) -> Iterator[None]:
             )  # before the lock is dropped: whoever opened it sees that it is gone
             os.close(descriptor)
             _held.discard(path)
+
+
+def _how_to_go_on(output_dir: str) -> str:
+    try:
+        newest = newest_whole(output_dir)
+    except ValueError:
+        return f"{output_dir} holds no whole checkpoint: a new run begins anew. save_steps says how often one is written."
+    return f"{newest} is whole: train(resume_from_checkpoint=True), of a recipe --resume_from_checkpoint true, goes on from there."
 
 
 def _acquire(path: Path) -> tuple[int | None, str]:

@@ -2,7 +2,7 @@
 
 Mutations seen red: no lock; a lock that is released with the context of a nested run; a lock that a forked child keeps
 (``flock``); the owner not named; a broken file not looked at, for each kind; ``True`` that takes the newest whatever it
-is; the whole of ``_partial`` removed; a name that is no step's taken for one; old trajectories left where they are.
+is; the whole of ``_partial`` removed; a name that is no step's taken for one; old trajectories left where they are; nothing said at Ctrl-C.
 """
 
 import json
@@ -175,6 +175,17 @@ def test_without_a_whole_checkpoint_nothing_starts(copy, tmp_path):
         make_trainer(tmp_path / "new").train(resume_from_checkpoint=True)
     with pytest.raises(ValueError, match="the folder, which is missing"):
         make_trainer(tmp_path / "new").train(resume_from_checkpoint=str(tmp_path / "nowhere"))
+
+
+def test_a_run_that_is_stopped_says_how_it_goes_on(copy, tmp_path, caplog):
+    def stop(folder):
+        with pytest.raises(KeyboardInterrupt), locked(str(folder), main=True):
+            raise KeyboardInterrupt
+        return caplog.messages[-1]
+
+    there, empty = stop(copy), stop(tmp_path / "new")
+    assert there.startswith(f"The run was stopped. {copy}/checkpoint-2 is whole: train(resume_")
+    assert empty.startswith(f"The run was stopped. {tmp_path}/new holds no whole checkpoint")
 
 
 def test_what_changes_while_it_is_written_is_not_published(copy):
