@@ -25,7 +25,8 @@ LONG = ("agent_frozen_lake.py", "agent_openai.py", "custom_method.py", "lora_sin
 @pytest.fixture
 def guess(monkeypatch):
     """The environment of the first hour; its name is registered for one test alone."""
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    others = {name: spec for name, spec in registry._REGISTRY.items() if name != "Guess-v1"}
+    monkeypatch.setattr(registry, "_REGISTRY", others)
     return runpy.run_path(str(EXAMPLES / "guess" / "game.py"))["Guess"]
 
 

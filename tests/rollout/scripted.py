@@ -197,5 +197,9 @@ def turn(observation_ids, response_ids, kinds, **more):
 
 
 def timeless(trajectory):
-    """The turns with their wall time set to 0."""
-    return tuple(dataclasses.replace(one, seconds=0.0) for one in trajectory.turns)
+    """The turns without their wall time and the places of their responses, which are those of the assistant's messages."""
+    places = [i for i, one in enumerate(trajectory.messages) if one["role"] == "assistant"]
+    assert [one.message for one in trajectory.turns] == places[
+        len(places) - len(trajectory.turns) :
+    ]
+    return tuple(dataclasses.replace(one, seconds=0.0, message=None) for one in trajectory.turns)

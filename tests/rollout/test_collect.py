@@ -56,6 +56,7 @@ def test_an_episode_written_out():
         ),
     )
     assert all(one.seconds > 0 for one in trajectory.turns)
+    assert [one.message for one in trajectory.turns] == [2, 4]
     assert (trajectory.group, trajectory.member) == (1, 1)
     assert trajectory.stop is StopReason.TERMINATED
     assert trajectory.score == 2.5

@@ -181,7 +181,10 @@ def test_a_model_made_in_memory_needs_a_tokenizer():
 def test_the_command_has_the_options_of_the_function(tmp_path):
     options = vars(parser().parse_args(["--environment", "x"]))
     own = {"command", "output", "show", "json"}
-    assert options.keys() - own == inspect.signature(evaluate).parameters.keys() - {"settings"}
+    assert options.keys() - own == inspect.signature(evaluate).parameters.keys() - {
+        "settings",
+        "reward_funcs",
+    }
     for name, parameter in inspect.signature(evaluate).parameters.items():
         if name in options and name not in ("model", "environment", "environment_kwargs"):
             assert options[name] in (parameter.default, {"temperature": 0.0}.get(name, 512)), name

@@ -123,6 +123,7 @@ def test_a_prompt_that_is_a_text_is_put_into_the_template(tmp_path):
         make_model(),
         functools.partial(ToolEnv, Takes),
         tasks=[{"prompt": "b ", "seed": 1}],
+        reward_funcs=judge,
         tokenizer=make_tokenizer(),
         max_tokens_per_turn=4,
         progress=False,
