@@ -57,14 +57,14 @@ def test_filters_count_what_is_known_to_be_there(runs_page, look):
 def test_a_step_an_outcome_and_an_order_are_chosen(runs_page, look):
     seen = look(runs_page, "#/episodes?run=0&step=3")
     seen.tab.get_by_role("combobox", name="Order").select_option("score")
-    seen.tab.wait_for_function("location.hash.includes('order=score')")
+    seen.tab.wait_for_url(re.compile(r"#.*order=score"))
     marks = seen.texts(".row .e3")
     assert marks == sorted(marks, reverse=True)
     seen.tab.get_by_role("combobox", name="Outcome").select_option("failure")
-    seen.tab.wait_for_function("location.hash.includes('outcome=failure')")
+    seen.tab.wait_for_url(re.compile(r"#.*outcome=failure"))
     assert set(seen.texts(".row .e3")) == {"0"}
     seen.tab.get_by_role("button", name="Step after").click()
-    seen.tab.wait_for_function("location.hash.includes('step=4')")
+    seen.tab.wait_for_url(re.compile(r"#.*step=4"))
     assert set(seen.texts(".row .e0")) == {"4"}
 
 
@@ -209,7 +209,7 @@ def test_search_finds_the_one_episode_and_no_other(small, look):
 def test_search_looks_at_every_chunk(runs_page, look):
     seen = look(runs_page, "#/episodes?query=the+house+has+no+such+room")
     seen.tab.locator(".searching button").wait_for()
-    seen.tab.wait_for_function("!document.querySelector('.searching progress')")
+    seen.tab.locator(".searching progress").wait_for(state="detached")
     assert seen.texts(".searching span")[0].endswith(f": {3 * len(known(['failed']))} episodes")
     assert seen.texts(".row .e2") == ["× environment_error"] * 3 * len(known(["failed"]))
 
