@@ -44,5 +44,8 @@ def embedded(model: str) -> str:
         model: ``"tiny"``, ``"tiny-tools"``, or the name or path of a model; a folder of that name in the working
             directory wins.
     """
-    folders = {"tiny": tiny_policy, "tiny-tools": tool_policy}
-    return folders[model]() if model in folders and not Path(model).is_dir() else model
+    return _SHORT[model]() if model in _SHORT and not Path(model).is_dir() else model
+
+
+_SHORT = {"tiny": tiny_policy, "tiny-tools": tool_policy}
+"""Held here, since whoever imports the folder ``tool_policy`` as a package puts it in the place of the function."""
