@@ -25,6 +25,14 @@ def more_passes(trainer: Host) -> bool:
     return bool(trainer._step + args.steps_per_generation < min(generation_end, run_end))
 
 
+def is_written(trainer: Host) -> bool:
+    """Return whether the episodes of the current generation are written down: one generation per ``logging_steps`` optimizer steps."""
+    args = trainer.args
+    every = max(int(args.logging_steps) if args.logging_steps >= 1 else 1, 1)
+    covered = max(calls_per_generation(trainer) // args.gradient_accumulation_steps, 1)
+    return bool(args.log_trajectories and trainer.state.global_step % every < covered)
+
+
 def generation_index(trainer: Host) -> int:
     """Return the number of the current generation batch, from 0; it seeds everything that is drawn for it."""
     return trainer._step // calls_per_generation(trainer)

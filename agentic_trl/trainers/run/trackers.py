@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -39,18 +38,17 @@ Line = Mapping[str, Any]
 """An episode as ``trajectories`` writes it."""
 
 
-def show_episodes(trainer: Host, lines: Iterable[Line]) -> None:
+def show_episodes(trainer: Host, lines: Sequence[Line]) -> None:
     """Send episodes to the trackers of a run.
 
     Args:
         trainer: The trainer; its first process sends.
-        lines: Episodes of a generation that is logged; the first ``tracked_episodes`` are read.
+        lines: The first ``tracked_episodes`` of a generation that is logged.
     """
-    if not trainer.accelerator.is_main_process:
+    if not trainer.accelerator.is_main_process or not lines:
         return
-    most = trainer.args.tracked_episodes
-    senders = list(_senders(trainer)) if most else []
-    episodes = [bounded(one) for one in islice(lines, most)] if senders else []
+    senders = list(_senders(trainer))
+    episodes = [bounded(one) for one in lines] if senders else []
     for name, send in senders:
         try:
             send(episodes, trainer.state.global_step)

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ from agentic_trl.batching import EpisodeSet, Row, Said
 from agentic_trl.old_names import COLUMNS
 from agentic_trl.run_folder import EPISODES, UPDATES
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.progress import is_written
 from agentic_trl.trainers.run.json_lines import write_whole, written
 from agentic_trl.trainers.run.trackers import show_episodes
 from agentic_trl.turn_table import is_left_out
@@ -53,20 +55,16 @@ def write_traces(
     Returns:
         The sets, which know whether they were written.
     """
-    args, step = trainer.args, trainer.state.global_step
-    steps_per_generation = args.steps_per_generation * trainer.num_iterations
-    every = max(int(args.logging_steps) if args.logging_steps >= 1 else 1, 1)
-    covered = max(steps_per_generation // args.gradient_accumulation_steps, 1)
-    if not args.log_trajectories or step % every >= covered:
+    if not is_written(trainer):
         return list(sets)
+    args, step = trainer.args, trainer.state.global_step
     name = f"step_{step:06d}_rank_{trainer.accelerator.process_index}.jsonl"
     rows = [row for one in sets for row in one.rows]
     lines = trace_lines(trajectories, rows, skip_truncated=args.mask_truncated_completions)
-    texts = (written({"step": step, **line}) for line in lines)
+    first = list(islice(lines, args.tracked_episodes))
+    texts = (written({"step": step, **line}) for line in chain(first, lines))
     write_whole(Path(args.output_dir) / EPISODES / name, texts)
-    show_episodes(
-        trainer, trace_lines(trajectories, rows, skip_truncated=args.mask_truncated_completions)
-    )
+    show_episodes(trainer, first)
     return [replace(one, written_at=step) for one in sets]
 
 

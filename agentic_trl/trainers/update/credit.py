@@ -14,6 +14,7 @@ from agentic_trl.methods import CREDITS, Credit
 from agentic_trl.ops.returns import spread_turns
 from agentic_trl.process_settings import keeping
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.progress import is_written
 from agentic_trl.trainers.ranks.collective import own_slice
 from agentic_trl.trainers.update.flat_groups import FlatGroups, flat_groups, log_flat
 from agentic_trl.trainers.update.signal_causes import read_credit
@@ -87,8 +88,9 @@ def turn_advantage(trainer: Host, table: TurnTable) -> Float[Tensor, " turn"]:
 
 
 def _parts_of(trainer: Host, table: TurnTable) -> Mapping[str, Float[Tensor, " turn"]]:
-    """Return what the advantage of each turn is made of; nothing where a user's function gave it."""
-    if trainer.advantage_function is not None or (parts := _credit_of(trainer).parts) is None:
+    """Return what the advantage of each turn is made of; nothing where a user's function gave it, or nobody reads it."""
+    parts = _credit_of(trainer).parts
+    if parts is None or trainer.advantage_function is not None or not is_written(trainer):
         return {}
     return parts(table, **_knobs(trainer))
 

@@ -15,6 +15,7 @@ from agentic_trl.batching import Row, cut_rows, turns_of_rows, unsampled_row
 from agentic_trl.methods import CREDITS
 from agentic_trl.sampled_tokens import SampledTokens
 from agentic_trl.trainers.config.host import Host
+from agentic_trl.trainers.config.progress import is_written
 from agentic_trl.trainers.ranks.collective import own_slice
 from agentic_trl.trainers.update.loss import MicroBatch
 from agentic_trl.trainers.update.rows import batch_of
@@ -77,9 +78,10 @@ def credit_rows(
     if args.turn_credit == "mean":
         advantage = turn_mean_advantage(advantage[None], tokens.turn[None])[0]
     flat = (advantage, tokens.value, returns, credit.trained.long())
+    parts = credit.parts if is_written(trainer) else {}
     credited = [
         replace(
-            row.made_of(credit.parts),
+            row.made_of(parts),
             token_advantage=one,
             old_value=value,
             returns=learnt,

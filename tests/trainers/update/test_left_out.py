@@ -74,6 +74,7 @@ def stub(args):
     return SimpleNamespace(
         args=args,
         advantage_function=None,
+        num_iterations=1,
         state=SimpleNamespace(global_step=1, max_steps=4),
         accelerator=SimpleNamespace(
             process_index=0,
