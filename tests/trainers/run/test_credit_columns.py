@@ -1,7 +1,7 @@
 """What each token and each turn was trained with, as the files of trajectories say it.
 
 Mutations seen red: energies of reasoning tokens; cut episodes called trained; returns in the column of values; alpha in the response's part, or
-another alpha; the default gamma in GiGPO's part; advantages for errors; parts of another turn; parts of the method beside a user's function.
+another alpha; the default gamma in GiGPO's part; advantages for errors; parts of another turn; parts of the method beside a user's function; parts computed for nobody.
 """
 
 import json
@@ -356,3 +356,15 @@ def test_the_files_of_all_methods_load_as_a_dataset(tmp_path):
         assert turn["credit"] == lines_of(tmp_path / name)[0]["turns"][0]["credit"]
         assert len(turn["values"]) == (name == "steppo") * len(turn["response_ids"])
         assert dataset[0]["left_out"] is False
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("made", [make_trainer, make_ppo])
+def test_parts_are_computed_for_what_is_written_alone(tmp_path, made, written):
+    knobs = {"method": "steppo"} if made is make_ppo else {"method": "planpo"}
+    trainer = made(tmp_path, **knobs, max_steps=1, log_trajectories=written)
+    met = []
+    prepared = trainer.prepare_sets
+    trainer.prepare_sets = lambda played: met.extend(prepared(played)) or met
+    trainer.train()
+    assert {bool(row.parts) for one in met for row in one.rows} == {written}
