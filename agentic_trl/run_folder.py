@@ -11,6 +11,7 @@ has the held-out tasks before training.
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,18 +59,45 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     Returns:
         Names and figures. A line that was cut by the end of its run is left out.
     """
-    path = folder / LOG
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-        return [record for line in lines if (record := _object(line))]
+    if (folder / LOG).is_file():
+        return list(records_of(folder / LOG))
     written = _json(folder / "metrics.json")
     before = {f"eval_{name}": value for name, value in (written.get("before") or {}).items()}
     first = [{"step": 0, **before}] if before else []
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=_number)
-    for checkpoint in reversed(checkpoints):
+    for checkpoint in checkpoints(folder):
         if history := _json(checkpoint / "trainer_state.json").get("log_history"):
             return [*first, *history]
     return [*first, *written.get("history", ())]
+
+
+def records_of(log: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file of the log, without lines that were cut.
+
+    Args:
+        log: The file; without one there are none.
+    """
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    yield from (record for line in text.split("\n") if (record := _object(line)))
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the folders of checkpoints, the newest first; last those that others have named ``checkpoint-...``.
+
+    Args:
+        folder: Folder of the run.
+    """
+    there = [path for path in folder.glob("checkpoint-*") if path.is_dir()]
+    return sorted(there, key=checkpoint_number, reverse=True)
+
+
+def checkpoint_number(checkpoint: Path) -> int:
+    """Return the optimizer steps in the name of a checkpoint; -1 of another name.
+
+    Args:
+        checkpoint: Its folder.
+    """
+    found = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return int(found[1]) if found else -1
 
 
 def episode_files(folder: Path) -> list[EpisodeFile]:
@@ -99,11 +127,6 @@ def _files(folder: Path, word: str) -> list[EpisodeFile]:
         EpisodeFile(step=int(name[1]), rank=int(name[2]), path=path) for path, name in names if name
     ]
     return sorted(files, key=lambda one: (one.step, one.rank))
-
-
-def _number(path: Path) -> int:
-    end = path.name.rpartition("-")[2]
-    return int(end) if end.isdigit() else -1
 
 
 def _json(path: Path) -> dict[str, Any]:

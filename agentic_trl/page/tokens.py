@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from agentic_trl.assets import embedded
 from agentic_trl.command_line import sentence
 from agentic_trl.page.runs import Run
+from agentic_trl.run_folder import checkpoints
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 """One of these is in the folder of a tokenizer."""
@@ -49,8 +50,7 @@ def find_tokenizer(run: Run, given: str | None) -> tuple[Any, str]:
 
 def _places(run: Run) -> Iterator[str]:
     if run.path.is_dir():
-        checkpoints = sorted(run.path.glob("checkpoint-*"), key=lambda one: _number(one.name))
-        for folder in (run.path, *reversed(checkpoints)):
+        for folder in (run.path, *checkpoints(run.path)):
             if any((folder / name).is_file() for name in FILES):
                 yield str(folder)
     model = run.facts.get("model")
@@ -62,11 +62,6 @@ def _load(place: str, *, network: bool) -> Any:
     """Load a tokenizer; its repository's code is never run."""
     local = not network or Path(place).exists()
     return AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
-
-
-def _number(name: str) -> int:
-    end = name.rpartition("-")[2]
-    return int(end) if end.isdigit() else -1
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:

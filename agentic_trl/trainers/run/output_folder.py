@@ -11,7 +11,6 @@ Contract:
 import json
 import logging
 import os
-import re
 import socket
 import zipfile
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from pathlib import Path
 from accelerate.utils import gather_object
 from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, lockf
@@ -31,7 +29,7 @@ else:
     LOCKS = True
 
 from agentic_trl.error_kinds import FolderInUseError
-from agentic_trl.run_folder import EPISODES, FACTS, LOG
+from agentic_trl.run_folder import EPISODES, FACTS, LOG, checkpoint_number, checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -166,14 +164,8 @@ def newest_whole(output_dir: str) -> str:
     Raises:
         ValueError: If there is none.
     """
-    numbered = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
-    there = [
-        path
-        for path in Path(output_dir).glob("*")
-        if path.is_dir() and numbered.fullmatch(path.name)
-    ]
     problems: list[str] = []
-    for path in sorted(there, key=lambda one: int(one.name.rpartition("-")[2]), reverse=True):
+    for path in (one for one in checkpoints(Path(output_dir)) if checkpoint_number(one) >= 0):
         problem = broken_file(path)
         if not problem:
             for one in problems:

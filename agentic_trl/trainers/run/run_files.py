@@ -13,7 +13,6 @@ Contract:
 - Where a file cannot be written, as on a full disk, the run ends; see ``json_lines``.
 """
 
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from agentic_trl.run_folder import FACTS, LOG, read_facts
+from agentic_trl.run_folder import FACTS, LOG, read_facts, records_of
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.run.console_lines import evaluated
 from agentic_trl.trainers.run.json_lines import add_line, write_whole, written
@@ -168,13 +167,8 @@ def _same_names(one: Record, other: Record) -> bool:
 
 
 def _records(path: Path, *, last: int) -> Iterator[Record]:
-    """The records of an earlier start up to a step, without lines that were cut."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.split("\n"):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+    """The records of an earlier start up to a step."""
+    for record in records_of(path):
         step = _step_of(record)
         if step is not None and step <= last:
             yield record

@@ -5,13 +5,12 @@ It speaks of what is there alone: evaluations that were made, and files that thi
 
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from agentic_trl.run_folder import EPISODES, LOG
+from agentic_trl.run_folder import EPISODES, LOG, checkpoint_number, checkpoints
 from agentic_trl.trainers.config.host import Host
 from agentic_trl.trainers.config.progress import calls_per_generation
 from agentic_trl.trainers.run.console_lines import number_of
@@ -21,9 +20,6 @@ from agentic_trl.user_values import shown_text
 
 FEW = 5
 """Logged steps at either end of training that are averaged where no evaluation was made."""
-
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""Name of a checkpoint's folder; callbacks of the user's may write others beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +59,10 @@ class Training:
         Args:
             checkpoint: The folder.
         """
-        name = CHECKPOINT.fullmatch(checkpoint.name)
-        if name is None or not checkpoint.is_dir():
+        number = checkpoint_number(checkpoint)
+        if number < 0 or not checkpoint.is_dir():  # callbacks of the user's may write others
             return False
-        return int(name[1]) <= self.steps_before or _is_new(checkpoint, self.since)
+        return number <= self.steps_before or _is_new(checkpoint, self.since)
 
 
 def summary_lines(trainer: Host, training: Training) -> Iterator[str]:
@@ -168,8 +164,7 @@ def _model(folder: Path, training: Training) -> Path | None:
     """Return the folder that has the weights: the run's own, or its newest checkpoint; ``None`` if none were saved."""
     if any(_is_new(path, training.since) for pattern in WEIGHTS for path in folder.glob(pattern)):
         return folder
-    there = [path for path in folder.glob("checkpoint-*") if training.wrote(path)]
-    return max(there, key=lambda one: int(one.name.rpartition("-")[2]), default=None)
+    return next((path for path in checkpoints(folder) if training.wrote(path)), None)
 
 
 def _is_new(path: Path, since: float) -> bool:
