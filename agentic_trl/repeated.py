@@ -3,6 +3,8 @@
 import logging
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tqdm.auto import tqdm
@@ -36,6 +38,23 @@ class RepeatedWarnings:
             message, arguments = f"{message} (%d like it were not shown.)", (*arguments, EVERY - 1)
         with tqdm.external_write_mode(file=sys.stderr):  # a bar is drawn anew below it
             logger.warning(message, *arguments)
+
+    @contextmanager
+    def bearing(
+        self, logger: logging.Logger, cause: str, message: str, *arguments: object
+    ) -> Iterator[None]:
+        """Warn of what is raised inside, which is nothing that a run should end for.
+
+        Args:
+            logger: Where it goes.
+            cause: See ``warn``.
+            message: See ``warn``; the last two things that it is filled with are the kind of the error and what it says.
+            *arguments: Those before.
+        """
+        try:
+            yield
+        except Exception as error:
+            self.warn(logger, cause, message, *arguments, type(error).__name__, error)
 
     def held_back(self) -> dict[str, int]:
         """Return how many warnings of each cause were not said; causes without any are left out."""

@@ -78,19 +78,15 @@ class Console(TrainerCallback):
             **more: Unused.
         """
         del control, more
-        try:
+        with self._trainer.repeated.bearing(  # what comes of a callback's log, or of the terminal
+            logger,
+            "a line could not be printed",
+            "The line of optimizer step %d could not be printed (%s: %s); the run goes on.",
+            state.global_step,
+        ):
             line = self._line(logs or {}, state.global_step, state.max_steps or args.max_steps)
             if line is not None and self._prints_lines and state.is_world_process_zero:
                 write(line)
-        except Exception as error:  # of what a callback put into the log, of the terminal
-            self._trainer.repeated.warn(
-                logger,
-                "a line could not be printed",
-                "The line of optimizer step %d could not be printed (%s: %s); the run goes on.",
-                state.global_step,
-                type(error).__name__,
-                error,
-            )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Start the clock; what was evaluated last is what training begins with.

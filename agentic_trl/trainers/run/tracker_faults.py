@@ -69,17 +69,14 @@ def _warning(trainer: Host, what: str, call: Callable[..., Any]) -> Callable[...
 
     @functools.wraps(call)
     def guarded(*arguments: Any, **named: Any) -> Any:
-        try:
-            return call(*arguments, **named)
-        except Exception as error:  # of a server, of a disk: nothing that a run should end for
-            trainer.repeated.warn(
-                logger,
-                f"a tracker failed ({what})",
-                "A tracker of report_to failed (%s; %s: %s); the run goes on.",
-                what,
-                type(error).__name__,
-                error,
-            )
-            return None
+        result = None
+        with trainer.repeated.bearing(  # what a server or a disk raises
+            logger,
+            f"a tracker failed ({what})",
+            "A tracker of report_to failed (%s; %s: %s); the run goes on.",
+            what,
+        ):
+            result = call(*arguments, **named)
+        return result
 
     return guarded

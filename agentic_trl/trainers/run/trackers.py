@@ -50,18 +50,14 @@ def show_episodes(trainer: Host, lines: Sequence[Line]) -> None:
     senders = list(_senders(trainer))
     episodes = [bounded(one) for one in lines] if senders else []
     for name, send in senders:
-        try:
+        with trainer.repeated.bearing(  # what a server or a disk raises
+            logger,
+            f"episodes could not be sent to {name}",
+            "The episodes of optimizer step %d could not be sent to %s (%s: %s); the run goes on.",
+            trainer.state.global_step,
+            name,
+        ):
             send(episodes, trainer.state.global_step)
-        except Exception as error:  # of a server, of a disk: nothing that a run should end for
-            trainer.repeated.warn(
-                logger,
-                f"episodes could not be sent to {name}",
-                "The episodes of optimizer step %d could not be sent to %s (%s: %s); the run goes on.",
-                trainer.state.global_step,
-                name,
-                type(error).__name__,
-                error,
-            )
 
 
 def _senders(trainer: Host) -> Iterator[tuple[str, Callable[[Sequence[Line], int], None]]]:
