@@ -69,14 +69,12 @@ def _warning(trainer: Host, what: str, call: Callable[..., Any]) -> Callable[...
 
     @functools.wraps(call)
     def guarded(*arguments: Any, **named: Any) -> Any:
-        result = None
         with trainer.repeated.bearing(  # what a server or a disk raises
             logger,
             f"a tracker failed ({what})",
             "A tracker of report_to failed (%s; %s: %s); the run goes on.",
             what,
         ):
-            result = call(*arguments, **named)
-        return result
+            return call(*arguments, **named)
 
     return guarded
