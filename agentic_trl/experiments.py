@@ -73,6 +73,23 @@ def _parts(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield from _parts(f"{name}.{part}", one)
 
 
+def alike(facts: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Return which runs are one experiment, as lists of their numbers, in the order of their first runs.
+
+    Args:
+        facts: What each run says it is; one that does not say its configuration stands alone.
+    """
+    own = [experiment(one) for one in facts]
+    found: list[list[int]] = []
+    for number, told in enumerate(own):
+        group = next((one for one in found if told and own[one[0]] == told), None)
+        if group is None:
+            found.append([number])
+        else:
+            group.append(number)
+    return found
+
+
 def figures(log: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
     """Return the figures of a log: for each name its values by step, the last where a step has several.
 

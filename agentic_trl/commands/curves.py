@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from agentic_trl.experiments import Figures, experiment, figures
+from agentic_trl.experiments import Figures, alike, experiment, figures
 from agentic_trl.run_folder import LOG, read_facts, read_log
 
 _LABELLED = 3
@@ -63,26 +63,19 @@ def by_experiment(runs: Sequence[Run]) -> dict[str, list[Run]]:
     Raises:
         ValueError: If two runs of an experiment have the same seed, or two curves one name.
     """
-    alike: list[list[Run]] = []
-    for run in runs:
-        for others in alike:
-            if run.experiment and others[0].experiment == run.experiment:
-                others.append(run)
-                break
-        else:
-            alike.append([run])
-    for group in alike:
+    groups = [[runs[one] for one in group] for group in alike([run.facts for run in runs])]
+    for group in groups:
         _refuse_same_seed(group)
-    names = [_name(group, alike) for group in alike]
+    names = [_name(group, groups) for group in groups]
     names = [
         name if names.count(name) == 1 else f"{name}, {group[0].folder}"
-        for name, group in zip(names, alike, strict=True)
+        for name, group in zip(names, groups, strict=True)
     ]
     if len(set(names)) < len(names):
         raise ValueError(
             f"{', '.join(str(one.folder) for one in runs)} hold a folder twice, expected each once. Leave one out."
         )
-    return dict(zip(names, alike, strict=True))
+    return dict(zip(names, groups, strict=True))
 
 
 def refuse_unknown(runs: Sequence[Run], names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentic_trl.page.episodes import Place, Row, compact, mark_flat
 from agentic_trl.page.numbers import Columns, packed
-from agentic_trl.page.ratios import Bounds, Updates
+from agentic_trl.page.ratios import FAULTS, Bounds, Updates
 from agentic_trl.page.runs import Run
 from agentic_trl.run_folder import EpisodeFile
 from agentic_trl.user_values import cut_text
@@ -17,17 +17,6 @@ CHUNK = 400_000
 
 LISTED = 200
 """Most lines that cannot be read which the page lists; all are counted."""
-
-FAULTS = (
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    RecursionError,
-)
-"""What a line raises that is no episode."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agentic_trl.experiments import Figures, curve, experiment, figures
+from agentic_trl.experiments import Figures, alike, curve, figures
 from agentic_trl.page.numbers import rounded
 from agentic_trl.page.runs import Run
 
@@ -14,17 +14,13 @@ def seeds(runs: Sequence[Run]) -> list[list[int]]:
     Args:
         runs: The runs; those that do not say their configuration, and a second one of a seed, stand alone.
     """
-    kinds: list[list[int]] = []
-    for number, run in enumerate(runs):
-        own, seed = experiment(run.facts), run.facts.get("seed")
-        for others in kinds if own else ():
-            alike = own == experiment(runs[others[0]].facts)
-            if alike and seed not in [runs[one].facts.get("seed") for one in others]:
-                others.append(number)
-                break
-        else:
-            kinds.append([number])
-    return kinds
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for group in alike([run.facts for run in runs]):
+        seeds_of = [runs[number].facts.get("seed") for number in group]
+        for place, number in enumerate(group):
+            again = seeds_of[:place].count(seeds_of[place])
+            kinds.setdefault((group[0], again), []).append(number)
+    return sorted(kinds.values())
 
 
 def curves(runs: Sequence[Run]) -> list[dict[str, Any]]:

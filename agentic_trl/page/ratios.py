@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentic_trl.experiments import is_figure
 from agentic_trl.page.numbers import mean_finite, reals, scalar
 from agentic_trl.page.runs import Run
 
@@ -27,10 +28,11 @@ FAULTS = (
     TypeError,
     KeyError,
     AttributeError,
+    IndexError,
     OverflowError,
     RecursionError,
 )
-"""What a line raises that says nothing."""
+"""What a line raises that is none of an episode, or of an update."""
 
 SAID = ("logprobs", "old_logprobs", "entropies")
 """Names of these columns."""
@@ -63,9 +65,9 @@ class Bounds:
         high = run.knob("epsilon_high")
         high = low if high is None else high
         delta = run.knob("delta")
-        if not isinstance(level, str) or not (_is_finite(low) and _is_finite(high)):
+        if not isinstance(level, str) or not (is_figure(low) and is_figure(high)):
             return None
-        delta = float(delta) if _is_finite(delta) else None
+        delta = float(delta) if is_figure(delta) else None
         return cls(level=level, low=float(low), high=float(high), delta=delta)
 
     def cut_off(self, log_ratio: float, advantage: float) -> bool:
@@ -192,10 +194,6 @@ def _log_ratios(said: Said) -> list[float]:
 
 def _exp(log: float) -> float:
     return math.exp(min(log, 700.0)) if math.isfinite(log) else math.nan
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _rows(turns: Sequence[Mapping[str, Any]]) -> list[list[int]]:
