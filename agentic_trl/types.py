@@ -171,7 +171,7 @@ class Trajectory:
         if self.given_messages is not None and self.turns:
             return self.given_messages
         said = [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
-        return [*said, len(self.messages)][len(said) - len(self.turns)]
+        return dict(enumerate(said)).get(len(said) - len(self.turns), len(self.messages))
 
     @property
     def sampled_tokens(self) -> int:

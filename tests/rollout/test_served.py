@@ -10,6 +10,7 @@ not called; words of another conversation taken for the own; a call without tool
 responses numbered by their turns; those that were thrown away not counted in their places.
 """
 
+import dataclasses
 import io
 import itertools
 import re
@@ -465,6 +466,21 @@ def test_where_the_first_response_stands():
     # The second list repeats no response: it stands whole, two messages of the assistant among it.
     assert [turn.message for turn in one.turns] == [4, 9]
     assert one.messages[9]["content"] == "b"
+
+
+def test_where_responses_are_not_among_the_messages_none_stands_there():
+    def program():
+        first = yield asking(user("a"))
+        yield asking(user("a"), said(first["content"]), user("b"))
+        return 1.0
+
+    one, _, _ = play(program, "a a <end>", "b <end>")
+    asked = [message for message in one.messages if message["role"] == "user"]
+    bare = dataclasses.replace(one, messages=tuple(asked), given_messages=None)
+    assert (len(bare.turns), bare.first_response) == (2, len(asked))
+    assert dataclasses.replace(bare, turns=bare.turns[:1]).first_response == len(asked)
+    told = dataclasses.replace(one, given_messages=None)
+    assert told.messages[told.first_response] == one.messages[one.turns[0].message]
 
 
 def test_turns_stand_at_their_responses_where_others_are_thrown_away():
