@@ -16,14 +16,12 @@ import torch
 
 from agentic_trl.command_line import recipes_folder
 from agentic_trl.commands.scripts import with_recipe
+from agentic_trl.masking import is_secret, masked
 from agentic_trl.methods import METHODS
 from agentic_trl.old_names import KNOBS
 from agentic_trl.trainers.config.grpo import AgenticGRPOConfig
 from agentic_trl.trainers.config.ppo import PPOConfig
 from agentic_trl.trainers.config.rollout import RolloutConfig
-
-SECRET = frozenset({"hub_token"})
-"""Fields whose values are not printed."""
 
 _OUTPUT = (
     "output_dir|log.*|disable_tqdm|report_to|run_name|project|trackio.*|eval_(?!temperature).*|evaluate_first|record|save_.*|push_.*|"
@@ -103,7 +101,8 @@ def run(words: Sequence[str]) -> int:
     for group in GROUPS:
         print(f"{group}")
         for one in (one for one in shown if one.group == group):
-            value = "(not shown)" if one.name in SECRET and one.value else _text(one.value)
+            hidden = is_secret(one.name) and one.value
+            value = "(not shown)" if hidden else _text(masked(one.value, one.name))
             print(f"  {one.name:40}{one.source:22} {value}")
     return 0
 
@@ -228,5 +227,5 @@ def _yaml(found: Iterable[Knob]) -> list[str]:
     for group in GROUPS:
         given = [one for one in found if one.group == group and one.given]
         lines += [f"# {group}"] if given else []
-        lines += [f"{one.name}: {_text(one.value)}" for one in given if one.name not in SECRET]
+        lines += [f"{one.name}: {_text(one.value)}" for one in given if not is_secret(one.name)]
     return lines

@@ -80,6 +80,18 @@ def lines(capsys, *words):
     return capsys.readouterr().out.splitlines()
 
 
+def test_secrets_are_shown_by_no_knob(recipe, capsys):
+    kwargs = '{"api_key": "hush", "url": "https://u:hush@h/x", "size": 4}'
+    shown = lines(capsys, recipe, "--environment_kwargs", kwargs)
+    (line,) = (one for one in shown if one.split()[0] == "environment_kwargs")
+    assert line.endswith('{"api_key": "...", "url": "https://...@h/x", "size": 4}')
+    assert "hush" not in "\n".join(shown)
+    # A recipe that says the same says the same to the environment.
+    assert f"environment_kwargs: {kwargs}" in lines(
+        capsys, recipe, "--yaml", "--environment_kwargs", kwargs
+    )
+
+
 def test_the_groups_are_printed(recipe, capsys):
     shown = lines(capsys, recipe, "--hub_token", "hf_secret", "--learning_rate", "1e-6")
     assert [one for one in shown if not one.startswith(" ")] == list(GROUPS)
